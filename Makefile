@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_WAIT_POLICY = PASSIVE
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test test-slow lint bench docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/personae demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/synthetic.py
+
+docs: $(VENV)/.installed
+	$(BIN)/personae disclose --markdown > docs/disclosure.md
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,1 @@
+"""Federated face recognition: train one model together, keep a personal one each, share no faces."""

@@ -1,0 +1,39 @@
+"""What can go wrong, as one clear line and an exit code that scripts can rely on."""
+
+from typing import ClassVar
+
+
+class PersonaeError(Exception):
+    """A problem that a user can act on: the message names the file, the key or the client, and says what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(PersonaeError):
+    """A wrong option, an invalid experiment file, or a run directory that belongs to another experiment."""
+
+    exit_code = 2
+
+
+class DataError(PersonaeError):
+    """Faces that are missing, unreadable, inconsistent or too few."""
+
+    exit_code = 3
+
+
+class Diverged(PersonaeError):
+    """Training produced values that are not finite."""
+
+    exit_code = 4
+
+
+class Interrupted(PersonaeError):
+    """The run stopped half-way (a signal, a full disk) and can be resumed."""
+
+    exit_code = 5
+
+
+class QuorumLost(PersonaeError):
+    """Too few clients returned an acceptable update."""
+
+    exit_code = 6
