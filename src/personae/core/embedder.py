@@ -1,0 +1,20 @@
+"""What evaluation and users call: faces in, comparable vectors out."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from personae.core.samples import Samples
+
+
+class Embedder(Protocol):
+    """Maps uint8 images [N, height, width, 3] to float32 vectors [N, D] of length one, on the CPU."""
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+
+def embed(embedder: Embedder, samples: Samples, batch: int = 256) -> Tensor:
+    """The vectors of all samples, in their order."""
+    positions = torch.arange(len(samples))
+    return torch.cat([embedder(samples.images(part)) for part in positions.split(batch)])
