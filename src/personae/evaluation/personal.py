@@ -1,0 +1,57 @@
+"""How well a model serves each client on its own identities, and how evenly it serves them all."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from personae.core.embedder import Embedder, embed
+from personae.core.samples import Samples
+from personae.evaluation.identification import class_means, rank_one
+from personae.evaluation.verification import all_pairs, tar_at_far, tar_name
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric over the clients that have it; the deviation is the population's, and higher is better."""
+
+    mean: float
+    deviation: float
+    worst: float
+    best: float
+    clients: int
+
+
+def evaluate_client(embedder: Embedder, train: Samples, test: Samples, fars: Sequence[float]) -> dict[str, float]:
+    """Verification over all pairs of the client's test images, and rank-1 of these against its training images.
+
+    The labels of both sets share one coding. The gallery holds the mean vector of each identity's training images. A
+    metric that says nothing is left out: rates without a genuine or an impostor pair, rank-1 among fewer than two
+    identities.
+    """
+    if not len(test):
+        return {}
+    probes = embed(embedder, test)
+    metrics: dict[str, float] = {}
+    scores = all_pairs(probes, test.labels)
+    if len(scores.genuine) and len(scores.impostor):
+        metrics = {tar_name(far): tar for far, tar in tar_at_far(scores, fars).items()}
+    known = torch.unique(train.labels)
+    if len(known) > 1:
+        gallery = class_means(embed(embedder, train), train.labels, train.classes)
+        metrics["rank1"] = rank_one(gallery[known], known, probes, test.labels)
+    return metrics
+
+
+def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
+    """Each metric over the clients; sums are exact, so the order of the clients does not show."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for metrics in per_client.values():
+        for name, value in metrics.items():
+            values[name].append(value)
+    return {
+        name: Spread(statistics.fmean(all_), statistics.pstdev(all_), min(all_), max(all_), len(all_))
+        for name, all_ in values.items()
+    }
