@@ -52,6 +52,6 @@ def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
         for name, value in metrics.items():
             values[name].append(value)
     return {
-        name: Spread(statistics.fmean(all_), statistics.pstdev(all_), min(all_), max(all_), len(all_))
+        name: Spread(statistics.mean(all_), statistics.pstdev(all_), min(all_), max(all_), len(all_))
         for name, all_ in values.items()
     }

@@ -1,0 +1,106 @@
+"""Laws that evaluation obeys for any embeddings, above all such with many equal scores."""
+
+import numpy as np
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_curve
+
+from personae.evaluation.identification import rank_one
+from personae.evaluation.personal import spread
+from personae.evaluation.verification import Scores, all_pairs, histogram, roc, tar_at_far, ten_fold
+
+# Few different values, so that ties are the rule.
+tied = st.lists(st.integers(-8, 8).map(lambda eighths: eighths / 8), min_size=1, max_size=30)
+rates = st.lists(st.floats(0, 1), min_size=1, max_size=5)
+
+
+def scores(genuine, impostor):
+    return Scores(np.array(genuine, dtype=np.float32), np.array(impostor, dtype=np.float32))
+
+
+@st.composite
+def labelled_vectors(draw, least=3, most=24):
+    count = draw(st.integers(least, most))
+    components = st.integers(-2, 2)
+    rows = st.lists(components, min_size=3, max_size=3).filter(any)
+    vectors = torch.tensor(draw(st.lists(rows, min_size=count, max_size=count)), dtype=torch.float32)
+    labels = torch.tensor(draw(st.lists(st.integers(0, 4), min_size=count, max_size=count)))
+    return vectors, labels
+
+
+def order(count, seed):
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+@given(tied, tied, rates)
+def test_rates_are_operating_points_of_scikit_learn(genuine, impostor, fars):
+    truth = np.repeat([1, 0], [len(genuine), len(impostor)])
+    fpr, tpr, _ = roc_curve(truth, np.array(genuine + impostor), drop_intermediate=False)
+    assert tar_at_far(scores(genuine, impostor), fars) == {far: tpr[fpr <= far].max() for far in fars}
+
+
+@given(tied, tied, rates)
+def test_rates_survive_monotone_transformations(genuine, impostor, fars):
+    plain, bent = scores(genuine, impostor), scores(np.exp(3 * np.array(genuine)), np.exp(3 * np.array(impostor)))
+    assert tar_at_far(plain, fars) == tar_at_far(bent, fars)
+    assert roc(plain) == roc(bent)
+
+
+@given(tied, tied, rates)
+def test_rates_rise_with_the_false_accepts_allowed(genuine, impostor, fars):
+    found = tar_at_far(scores(genuine, impostor), sorted(fars))
+    assert list(found.values()) == sorted(found.values())
+
+
+@given(labelled_vectors(), rates, st.integers(0, 9))
+def test_the_order_of_the_images_does_not_matter(faces, fars, seed):
+    vectors, labels = faces
+    assume(0 < all_pairs(vectors, labels).genuine.size < len(labels) * (len(labels) - 1) // 2)
+    shuffled = order(len(labels), seed)
+    here, there = all_pairs(vectors, labels), all_pairs(vectors[shuffled], labels[shuffled])
+    assert np.array_equal(np.sort(here.genuine), np.sort(there.genuine))
+    assert np.array_equal(np.sort(here.impostor), np.sort(there.impostor))
+    assert tar_at_far(here, fars) == tar_at_far(there, fars)
+    assert histogram(here) == histogram(there)
+
+
+@given(labelled_vectors(least=6), st.integers(0, 9))
+def test_rank_one_ignores_order_names_and_lengths(faces, seed):
+    vectors, labels = faces
+    split = len(labels) // 2
+    known, probes = order(split, seed), order(len(labels) - split, seed)
+    expected = rank_one(vectors[:split], labels[:split], vectors[split:], labels[split:])
+    names = torch.tensor([40, 3, 17, 8, 0])
+    found = rank_one(
+        4 * vectors[:split][known],
+        names[labels[:split]][known],
+        vectors[split:][probes] / 8,
+        names[labels[split:]][probes],
+    )
+    assert found == expected
+
+
+@settings(max_examples=30)
+@given(labelled_vectors(least=8), st.integers(2, 4), st.integers(0, 9))
+def test_ten_fold_ignores_sides_and_the_order_within_folds(faces, folds, seed):
+    vectors, labels = faces
+    half = len(labels) // 2
+    left, right = vectors[:half], vectors[half : 2 * half]
+    same = labels[:half] == labels[half : 2 * half]
+    parts = np.array_split(np.arange(half), folds)
+    shuffled = np.concatenate([part[order(len(part), seed).numpy()] for part in parts])
+    expected = ten_fold(left, right, same, folds)
+    assert ten_fold(right, left, same, folds) == expected
+    assert ten_fold(left[shuffled], right[shuffled], same[shuffled], folds) == expected
+    assert 0 <= expected.accuracy <= 1
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(0, 9))
+def test_spread_ignores_the_order_of_the_clients(values, seed):
+    clients = {f"client-{number:03}": {"rank1": value} for number, value in enumerate(values)}
+    mixed = {name: clients[name] for name in (list(clients)[at] for at in order(len(values), seed))}
+    found = spread(clients)["rank1"]
+    assert spread(mixed)["rank1"] == found
+    assert found.worst <= found.mean <= found.best
+    assert found.clients == len(values)
