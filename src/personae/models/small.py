@@ -28,13 +28,13 @@ class Small(nn.Module):
             nn.Conv2d(3, WIDTHS[0], 3, stride=2, padding=1, bias=False), make_norm(WIDTHS[0]), nn.PReLU(WIDTHS[0])
         )
         self.stages = nn.Sequential(*(Stage(wide, wider, make_norm) for wide, wider in pairwise(WIDTHS)))
-        self.embed = nn.Linear(WIDTHS[-1] * height * width, embedding)
+        self.fc = nn.Linear(WIDTHS[-1] * height * width, embedding)
         # Centred embeddings spread over the sphere; the statistics of one image have nothing to centre them with.
         self.features = nn.BatchNorm1d(embedding) if norm == "batch" else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.stages(self.stem(images))
-        embeddings: Tensor = self.features(self.embed(maps.flatten(1)))
+        embeddings: Tensor = self.features(self.fc(maps.flatten(1)))
         return embeddings
 
 

@@ -9,8 +9,8 @@ WIDTHS = (64, 128, 256, 512)
 class Sphere(nn.Module):
     """Four stages; each halves the map with a strided convolution and adds `blocks[i]` residual blocks.
 
-    blocks = (1, 2, 4, 1) is the 20-layer network, (3, 8, 16, 3) the 64-layer one: four strided convolutions, two in
-    every block, and the linear layer that flattens the last map.
+    blocks = (1, 2, 4, 1) is the 20-layer network and (3, 8, 16, 3) the 64-layer one, by their convolutions: four
+    strided ones and two in every block.
     """
 
     def __init__(self, embedding: int, height: int, width: int, *, blocks: tuple[int, int, int, int]) -> None:

@@ -49,7 +49,7 @@ class Margin:
             raise ValueError(f"margin.straight_through: only for arcface, not for {self.kind}")
 
     def logits(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
-        """The logits [N, C] of features [N, D] over class embeddings `rows` [C, D]; `labels` [N] are the true classes."""
+        """Logits [N, C] of features [N, D] over class embeddings `rows` [C, D], with `labels` [N] the true classes."""
         precision = torch.promote_types(features.dtype, torch.float32)
         features, rows = features.to(precision), rows.to(precision)
         with torch.autocast(features.device.type, enabled=False):
