@@ -1,0 +1,113 @@
+"""An index of faces: who is on each image and what else is known of it, over pixels that stay on disk."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from personae.data.pixels import Pixels, PixelStore
+from personae.errors import DataError
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FaceSet:
+    """Faces as rows of a table. A selection shares the pixels, the names and the codes of the whole."""
+
+    name: str
+    identities: tuple[str, ...]
+    identity: Rows
+    """Per row, a code into `identities`."""
+    columns: Mapping[str, NDArray[Any]]
+    """Per row, any of domain, media, template, split, path, and attributes as booleans by their own name."""
+    pixels: PixelStore
+    stored: Rows
+    """Per row, its place in the pixel store."""
+    unreadable: int = 0
+    """Images that were left out because they could not be decoded."""
+
+    def __len__(self) -> int:
+        return len(self.identity)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.pixels.height, self.pixels.width
+
+    @property
+    def images_per_identity(self) -> Rows:
+        return np.bincount(self.identity, minlength=len(self.identities))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of labels and pixels that is the same on every machine."""
+        digest = hashlib.sha256()
+        for part in (self.pixels.digest, str(self.size), *self.identities):
+            digest.update(part.encode() + b"\0")
+        for name, values in {"": self.identity, "stored": self.stored, **self.columns}.items():
+            digest.update(name.encode() + b"\0" + _canonical(values))
+        return digest.hexdigest()
+
+    def select(self, rows: Rows | Sequence[int]) -> "FaceSet":
+        chosen = np.asarray(rows, dtype=np.int64)
+        columns = {name: values[chosen] for name, values in self.columns.items()}
+        return replace(self, identity=self.identity[chosen], columns=columns, stored=self.stored[chosen])
+
+    def images(self, rows: Rows) -> Pixels:
+        """uint8 [len(rows), height, width, 3], RGB."""
+        return self.pixels.take(self.stored[rows])
+
+    def samples(self, rows: Rows | None = None) -> "FaceSamples":
+        """The rows (all by default) as an algorithm sees them, labelled from zero in the order of their identities."""
+        chosen = np.arange(len(self)) if rows is None else np.asarray(rows, dtype=np.int64)
+        codes, labels = np.unique(self.identity[chosen], return_inverse=True)
+        names = tuple(self.identities[code] for code in codes)
+        return FaceSamples(names, torch.from_numpy(labels.astype(np.int64)), self.pixels, self.stored[chosen])
+
+    def slice_identities(self, first: int, count: int | None, min_images: int = 1) -> "FaceSet":
+        """`count` identities (None: all) from the `first` on, of those with at least `min_images` images."""
+        enough = np.flatnonzero(self.images_per_identity >= max(min_images, 1))
+        stop = len(enough) if count is None else first + count
+        if first < 0 or stop > len(enough) or stop <= first:
+            asked = "all" if count is None else f"{count}"
+            having = f" with at least {min_images} images" if min_images > 1 else ""
+            advice = "ask for fewer, or allow identities with fewer images"
+            raise DataError(
+                f"{self.name}: {asked} identities from number {first} on were asked for, "
+                f"but there are {len(enough)} identities{having}; {advice}"
+            )
+        return self.select(np.flatnonzero(np.isin(self.identity, enough[first:stop])))
+
+
+@dataclass(frozen=True, eq=False)
+class FaceSamples:
+    """Faces of one party as `personae.core.samples.Samples`."""
+
+    identities: tuple[str, ...]
+    """The name behind each label."""
+    labels: Tensor
+    pixels: PixelStore
+    stored: Rows
+
+    @property
+    def classes(self) -> int:
+        return len(self.identities)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def images(self, positions: Tensor) -> Tensor:
+        return torch.from_numpy(self.pixels.take(self.stored[positions.numpy()]))
+
+
+def _canonical(values: NDArray[Any]) -> bytes:
+    """Bytes of a column that depend on neither the widest string in it nor the byte order of the machine."""
+    if values.dtype.kind == "U":
+        return "\0".join(values.tolist()).encode()
+    return values.astype(values.dtype.newbyteorder("<")).tobytes()

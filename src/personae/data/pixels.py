@@ -1,0 +1,173 @@
+"""Decoded pixels on disk: written once, whole or not at all, and memory-mapped ever after."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from personae.errors import ConfigError, DataError, Interrupted
+from personae.files import replacing, write_text
+
+Pixels = NDArray[np.uint8]
+Append = Callable[[Pixels], None]
+
+_FORMAT = 1
+_PIXELS, _INDEX, _LOCK = "pixels.u8", "index.json", "lock"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What a source says once all its pixels are written."""
+
+    digest: str
+    missing: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class PixelStore:
+    """`count` images of one size in one file. Opened on first use, so that sending a store sends a path."""
+
+    path: Path
+    count: int
+    height: int
+    width: int
+    digest: str
+    """Names the content, whichever machine it was decoded on."""
+    missing: tuple[tuple[int, str], ...] = ()
+    """Images of the source that are not in the store, by position, and why."""
+
+    def take(self, rows: NDArray[np.int64]) -> Pixels:
+        return self._mapped.take(rows, axis=0)
+
+    @cached_property
+    def _mapped(self) -> Pixels:
+        shape = (self.count, self.height, self.width, 3)
+        try:
+            return np.memmap(self.path, dtype=np.uint8, mode="r", shape=shape).view(np.ndarray)
+        except (FileNotFoundError, ValueError) as error:
+            raise DataError(f"{self.path}: the cached pixels are gone; start again to decode the faces anew") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_mapped"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a store is made from. A new `state` of the same `source` takes the place of the older one."""
+
+    name: str
+    source: str
+    state: str
+    count: int
+    height: int
+    width: int
+
+    @property
+    def family(self) -> str:
+        readable = re.sub(r"[^A-Za-z0-9_]+", "_", self.name)[:40]
+        return f"{readable}-{_short(self.source, self.height, self.width)}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.family}-{_short(_FORMAT, self.state)}"
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.height * self.width * 3
+
+
+def default_cache() -> Path:
+    """$PERSONAE_CACHE, or `personae` in the user's cache folder."""
+    if chosen := os.environ.get("PERSONAE_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "personae"
+
+
+def cached_pixels(cache: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> PixelStore:
+    """The store made by `recipe`: found in the cache, or filled now, by one of the processes that ask."""
+    folder = cache / recipe.folder
+    if store := _complete(folder):
+        return store
+    try:
+        with _alone_in(folder):
+            return _complete(folder) or _build(folder, recipe, fill)
+    except PermissionError as error:
+        advice = "choose a folder of your own with PERSONAE_CACHE"
+        raise ConfigError(f"{cache}: the cache cannot be written ({error.strerror}); {advice}") from error
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise ConfigError(
+                f"{cache}: not a folder that can be written; choose another with PERSONAE_CACHE"
+            ) from error
+        raise
+
+
+def _build(folder: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> PixelStore:
+    for leftover in folder.glob(".*.tmp"):  # of a process that was killed; we hold the lock
+        leftover.unlink()
+    (folder / _INDEX).unlink(missing_ok=True)
+    if (free := shutil.disk_usage(folder).free) < recipe.bytes:
+        need, have = recipe.bytes / 1e6, free / 1e6
+        advice = "free some space, or choose another disk with PERSONAE_CACHE, and start again"
+        raise Interrupted(
+            f"{folder}: the disk is too full for the decoded faces ({need:,.0f} MB of {have:,.0f}); {advice}"
+        )
+    count = 0
+    # Plain writes rather than a writable map: a full disk is then an error to report and not a fatal signal.
+    with replacing(folder / _PIXELS) as temporary, temporary.open("wb") as file:
+
+        def append(block: Pixels) -> None:
+            nonlocal count
+            file.write(np.ascontiguousarray(block).data)
+            count += len(block)
+
+        filled = fill(append)
+    index = {"format": _FORMAT, "count": count, "height": recipe.height, "width": recipe.width}
+    write_text(folder / _INDEX, json.dumps(index | {"digest": filled.digest, "missing": filled.missing}))
+    _forget_older_states(folder, recipe)
+    return PixelStore(folder / _PIXELS, count, recipe.height, recipe.width, filled.digest, filled.missing)
+
+
+def _complete(folder: Path) -> PixelStore | None:
+    """The index is written last; what it promises is checked against the file, in case somebody tidied up."""
+    pixels = folder / _PIXELS
+    try:
+        index = json.loads((folder / _INDEX).read_text())
+        count, height, width = (int(index[key]) for key in ("count", "height", "width"))
+        missing = tuple((int(position), str(why)) for position, why in index["missing"])
+        if pixels.stat().st_size != count * height * width * 3:
+            return None
+        return PixelStore(pixels, count, height, width, str(index["digest"]), missing)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _forget_older_states(folder: Path, recipe: Recipe) -> None:
+    for sibling in folder.parent.glob(f"{recipe.family}-*"):
+        if sibling != folder and (sibling / _INDEX).exists():
+            shutil.rmtree(sibling, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _short(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

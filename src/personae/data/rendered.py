@@ -1,0 +1,129 @@
+"""Synthetic faces as a face set: rendered once, in chunks, into the cache."""
+
+import difflib
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from personae.data import synthetic
+from personae.data.faces import FaceSet
+from personae.data.pixels import Append, Filled, Pixels, Recipe, cached_pixels, default_cache
+from personae.errors import ConfigError
+from personae.progress import Progress, silent
+
+_CHUNK = 256
+
+
+def synthetic_faces(
+    *,
+    identities: int,
+    images: int,
+    first: int = 0,
+    domain: str | None = None,
+    seed: int = 0,
+    size: int = 64,
+    cache: Path | None = None,
+    progress: Progress = silent,
+    workers: int = 1,
+) -> FaceSet:
+    """The people `first` .. `first + identities - 1` with `images` images each, in a domain (by default the first)."""
+    if identities < 1 or images < 1 or first < 0 or size < 8 or workers < 1:
+        raise ConfigError(
+            f"synthetic faces: {identities} identities from {first} on with {images} images of size {size} on "
+            f"{workers} workers; there must be at least one of each, and a size of at least 8"
+        )
+    sitting = _Sitting(first, identities, images, _known(domain), seed, size)
+    recipe = Recipe(
+        name=f"synthetic_{sitting.domain}",
+        source=repr(sitting),
+        state=renderer_version(),
+        count=len(sitting),
+        height=size,
+        width=size,
+    )
+
+    def fill(append: Append) -> Filled:
+        with progress("rendering faces", len(sitting), "images") as advance:
+            for block in _blocks(sitting, workers):
+                append(block)
+                advance(len(block))
+        return Filled(digest=f"{recipe.source}/{recipe.state}")
+
+    store = cached_pixels(cache or default_cache(), recipe, fill)
+    people, shots = sitting.rows(0, len(sitting))
+    known = synthetic.attributes(people, shots, seed=seed, domain=sitting.domain).numpy()
+    columns = {name: known[:, column] for column, name in enumerate(synthetic.ATTRIBUTES)}
+    names = tuple(f"person-{person:06d}" for person in range(first, first + identities))
+    paths = [
+        f"{names[person - first]}/{shot:04d}" for person, shot in zip(people.tolist(), shots.tolist(), strict=True)
+    ]
+    return FaceSet(
+        name=f"synthetic {sitting.domain}",
+        identities=names,
+        identity=(people - first).numpy(),
+        columns=columns | {"domain": np.full(len(sitting), sitting.domain), "path": np.array(paths)},
+        pixels=store,
+        stored=np.arange(len(sitting)),
+    )
+
+
+@lru_cache
+def renderer_version() -> str:
+    """A digest of the renderer's source: pixels of another renderer are never taken for those of this one."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(synthetic.__file__).parent.rglob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Sitting:
+    """Who is rendered, how often and how; rows are ordered by person, then by image."""
+
+    first: int
+    identities: int
+    images: int
+    domain: str
+    seed: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.identities * self.images
+
+    def rows(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.arange(start, stop)
+        return self.first + rows // self.images, rows % self.images
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        return ((start, min(start + _CHUNK, len(self))) for start in range(0, len(self), _CHUNK))
+
+    def render(self, bounds: tuple[int, int]) -> Pixels:
+        people, shots = self.rows(*bounds)
+        pixels: Pixels = synthetic.render(people, shots, seed=self.seed, size=self.size, domain=self.domain).numpy()
+        return pixels
+
+
+def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
+    if workers == 1:
+        yield from map(sitting.render, sitting.chunks())
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(sitting.render, sitting.chunks())
+
+
+def _known(domain: str | None) -> str:
+    domains = list(synthetic.DOMAINS)
+    if domain is None:
+        return domains[0]
+    if domain not in domains:
+        nearest = difflib.get_close_matches(domain, domains, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(domains)}"
+        raise ConfigError(f"synthetic faces: no domain is called {domain!r}; {hint}")
+    return domain
