@@ -16,5 +16,5 @@ class Embedder(Protocol):
 
 def embed(embedder: Embedder, samples: Samples, batch: int = 256) -> Tensor:
     """The vectors of all samples, in their order."""
-    positions = torch.arange(len(samples))
-    return torch.cat([embedder(samples.images(part)) for part in positions.split(batch)])
+    parts = [torch.arange(start, min(start + batch, len(samples))) for start in range(0, len(samples), batch)]
+    return torch.cat([embedder(samples.images(part)) for part in parts])

@@ -1,0 +1,73 @@
+"""Central training: the upper bound that federated methods are compared with, and what they exist to avoid."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, LocalState, Nothing, ServerState
+from personae.core.samples import Samples
+from personae.errors import ConfigError
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    rows: Tensor  # the class embeddings
+    velocity: Tensor | None  # the momentum that training goes on with
+    loss: float  # mean over the last round
+
+    def figures(self) -> dict[str, float]:
+        return {"loss": self.loss}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
+    """Supervised training on the training faces of all clients in one place. Not private: for comparison only.
+
+    The training budget is that of one round; its schedule spans all rounds of the stage, and momentum is carried over.
+    """
+
+    name: ClassVar[str] = "central"
+    federated: ClassVar[bool] = False
+    pools_faces: ClassVar[bool] = True
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    rows: Beginning = "mean"
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        model = previous.model if previous else server.initial
+        server.backbone.load(model)
+        rows = first_rows(self.rows, server.backbone, self.faces(server), server.generator)
+        return State(model=model, rows=rows, velocity=None, loss=0.0)
+
+    def send(self, state: State, client: ClientInfo) -> Broadcast:  # noqa: ARG002
+        return Broadcast(model=state.model)
+
+    def merge(self, state: State, replies: Iterable[Reply[Nothing]], server: Server) -> State:  # noqa: ARG002
+        module, rows = server.backbone.load(state.model), state.rows.clone()
+
+        def loss(batch: Batch) -> Tensor:
+            return self.margin.loss(module(batch.images), rows, batch.labels)
+
+        part = (server.round - 1, server.rounds)
+        fit = self.training.fit(
+            server.backbone,
+            [rows],
+            self.faces(server),
+            loss,
+            server.generator,
+            velocity=state.velocity,
+            part=part,
+        )
+        return State(model=server.backbone.state(), rows=rows, velocity=fit.velocity, loss=fit.loss)
+
+    def faces(self, server: Server) -> Samples:
+        if server.pooled is None:
+            raise ConfigError("central needs the faces of all clients in one place; it only runs in a simulation")
+        return server.pooled

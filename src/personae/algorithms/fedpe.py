@@ -1,0 +1,82 @@
+"""FedPE: federated averaging of the backbone with private class embeddings.
+
+server: send theta to every client asked
+client: theta_k, W_k <- SGD on the margin loss of its own faces, from theta and the W_k it kept
+        send theta_k and n_k; W_k stays
+server: theta <- sum_k n_k theta_k / sum_k n_k
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    """The server knows the backbone alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    """A client receives the backbone alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(LocalState):
+    rows: Tensor  # W_k: the client's class embeddings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_k
+    samples: Count  # n_k
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPE(Algorithm[State, Down, Private, Up]):
+    """Federated averaging with private class embeddings.
+
+    `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins when a client first takes part.
+    """
+
+    name: ClassVar[str] = "fedpe"
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    weighting: Weighting = "samples"
+    rows: Beginning = "mean"
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial)
+
+    def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
+        return Down(model=state.model)
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        if private:
+            rows = private.rows.clone()
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+
+        def loss(batch: Batch) -> Tensor:
+            return self.margin.loss(module(batch.images), rows, batch.labels)
+
+        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)
+        return State(model=ModelState(state.model.layout, weighted_mean(models)))

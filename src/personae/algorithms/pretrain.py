@@ -1,0 +1,25 @@
+"""Pre-training: central training of a first model on faces that the server may have."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from personae.algorithms.central import Central
+from personae.core.algorithm import Server
+from personae.core.samples import Samples
+from personae.errors import ConfigError
+from personae.parts.heads import Beginning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Central):
+    """Supervised training on public faces."""
+
+    name: ClassVar[str] = "pretrain"
+    pools_faces: ClassVar[bool] = False
+
+    rows: Beginning = "random"
+
+    def faces(self, server: Server) -> Samples:
+        if server.public is None:
+            raise ConfigError("pretrain needs public faces; add [data.public] to the experiment")
+        return server.public

@@ -1,0 +1,124 @@
+"""An algorithm: hyper-parameters, four types and five hooks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
+
+import torch
+
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import ModelState
+from personae.core.samples import Samples
+
+StateT = TypeVar("StateT", bound=ServerState)
+DownT = TypeVar("DownT", bound=Broadcast)
+PrivateT = TypeVar("PrivateT", bound=LocalState)
+UpT = TypeVar("UpT", bound=Message)
+KeptT = TypeVar("KeptT", bound=LocalState)
+
+
+class Recall(Protocol):
+    """Gives what the client kept from an earlier stage, by its type; None if there was no such stage."""
+
+    def __call__(self, kind: type[KeptT]) -> KeptT | None: ...
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What the server knows about a client before it says anything."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client in one round: its faces, a backbone to work with, and its own random numbers."""
+
+    info: ClientInfo
+    train: Samples
+    val: Samples
+    test: Samples
+    backbone: Backbone
+    generator: torch.Generator
+    round: int  # counted from 1
+    rounds: int
+    recall: Recall
+    embedder: Callable[[Backbone], Embedder]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server in one round: what it may use besides its state."""
+
+    initial: ModelState  # freshly initialised, or the weights that the experiment starts from
+    backbone: Backbone
+    public: Samples | None  # faces that the server may have
+    pooled: Samples | None  # all clients' training faces; only for an algorithm that says `pools_faces`
+    generator: torch.Generator
+    round: int  # counted from 1; 0 in `start`
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Reply(Generic[UpT]):
+    """An accepted update and whose it is."""
+
+    client: ClientInfo
+    up: UpT
+
+
+@dataclass(frozen=True)
+class Types:
+    """The four types that an algorithm declares."""
+
+    state: type[ServerState]
+    down: type[Broadcast]
+    private: type[LocalState]
+    up: type[Message]
+
+
+class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
+    """Both halves of a federated method, server and client. Subclasses are frozen, keyword-only dataclasses.
+
+    `Algorithm[State, Down, Private, Up]` names what the server knows, what one client receives, what a client keeps,
+    and what leaves it. Objects hold hyper-parameters alone; everything that changes goes in and out of the hooks.
+    """
+
+    name: ClassVar[str]
+    types: ClassVar[Types]
+    federated: ClassVar[bool] = True  # False: the server works alone, no client is asked
+    pools_faces: ClassVar[bool] = False  # True: a baseline that needs everybody's faces in one place
+    # Experiment files are validated against these dataclasses; a misspelt hyper-parameter must not pass.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __init_subclass__(cls) -> None:
+        declared = next(get_args(base) for base in cls.__orig_bases__ if get_args(base))  # type: ignore[attr-defined]
+        cls.types = Types(*declared)
+
+    @abstractmethod
+    def start(self, previous: ServerState | None, server: Server) -> StateT:
+        """The server's state before the first round, from the stage before (None if this is the first)."""
+
+    @abstractmethod
+    def send(self, state: StateT, client: ClientInfo) -> DownT:
+        """What this client receives."""
+
+    def local(self, down: DownT, private: PrivateT | None, client: Client) -> tuple[UpT, PrivateT]:  # noqa: ARG002
+        """A client's work in one round; `private` is None when it takes part for the first time."""
+        raise TypeError(f"{self.name} has no client side")
+
+    @abstractmethod
+    def merge(self, state: StateT, replies: Iterable[Reply[UpT]], server: Server) -> StateT:
+        """The server's state after the round. Replies come one by one, in the order of the clients, once."""
+
+    def personal(self, down: DownT, private: PrivateT | None, client: Client) -> Embedder:  # noqa: ARG002
+        """The model that this client uses: the global one, unless the algorithm knows better."""
+        client.backbone.load(down.model)
+        return client.embedder(client.backbone)
+
+
+AnyAlgorithm = Algorithm[Any, Any, Any, Any]

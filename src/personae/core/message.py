@@ -1,0 +1,107 @@
+"""Typed records: what crosses between the parties, and what each of them keeps."""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Union, get_args, get_origin
+
+from torch import Tensor
+
+from personae.core.payload import KINDS, ModelState
+
+KEPT_TYPES = (*KINDS, Tensor, bool, int, float, str)
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+class Record:
+    """A frozen dataclass whose fields can all be written as named arrays and numbers."""
+
+    def __init_subclass__(cls) -> None:
+        for name, annotation in cls.__annotations__.items():
+            for kind in alternatives(annotation):
+                if not cls._allows(kind):
+                    raise TypeError(f"{cls.__qualname__}.{name}: {_name(kind)} {cls._refusal()}")
+
+    @classmethod
+    def _allows(cls, kind: Any) -> bool:
+        if get_origin(kind) in (dict, Mapping):
+            key, value = get_args(kind)
+            return key is str and all(item in KEPT_TYPES for item in alternatives(value))
+        return kind in (*KEPT_TYPES, types.NoneType)
+
+    @classmethod
+    def _refusal(cls) -> str:
+        return "cannot be kept: a record holds payloads, tensors, numbers, strings, or dicts of these by name"
+
+    @classmethod
+    def hints(cls) -> dict[str, Any]:
+        """The declared type of every field, in order."""
+        resolved = typing.get_type_hints(cls)
+        return {field.name: resolved[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+
+
+class Message(Record):
+    """What crosses between a client and the server: fields of the declared payload kinds and nothing else.
+
+    A field of any other type (a tensor, a dict, a module) is refused when the class is created, a value of any other
+    type when the message is.
+    """
+
+    @classmethod
+    def _allows(cls, kind: Any) -> bool:
+        return kind in (*KINDS, types.NoneType)
+
+    @classmethod
+    def _refusal(cls) -> str:
+        return f"may not cross: a message holds {', '.join(kind.__name__ for kind in KINDS)} only"
+
+    def __post_init__(self) -> None:
+        for name, annotation in self.hints().items():
+            value = getattr(self, name)
+            if type(value) not in alternatives(annotation):
+                raise TypeError(f"{type(self).__qualname__}.{name}: {type(value).__name__} is not {_name(annotation)}")
+
+    @classmethod
+    def payloads(cls) -> dict[str, str]:
+        """Field -> payload kind: what a message of this type lets across."""
+        return {
+            name: " or ".join(_name(kind) for kind in alternatives(annotation) if kind is not types.NoneType)
+            for name, annotation in cls.hints().items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broadcast(Message):
+    """What a client receives: at least the model it starts from."""
+
+    model: ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Message):
+    """What leaves a client in a stage that only the server works in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalState(Record):
+    """What a client keeps from round to round and never sends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState(Record):
+    """What the server knows: at least the model."""
+
+    model: ModelState
+
+    def figures(self) -> dict[str, float]:
+        """What the server's own work in the last round has to say about itself, such as its loss."""
+        return {}
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)

@@ -1,0 +1,116 @@
+"""Records as named arrays and numbers, and those as bytes; nothing in here can execute anything."""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args, get_origin
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from personae.core.layout import Layout
+from personae.core.message import Message, Record, alternatives
+from personae.core.payload import Arrays, Payload, Scalar
+
+RecordT = TypeVar("RecordT", bound=Record)
+_NUMBERS = "numbers"  # the metadata key that holds everything that is no array
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A record taken apart. Names are paths: `model/conv1.weight`, `samples/value`."""
+
+    arrays: Arrays
+    scalars: dict[str, Any]
+
+
+class WireError(ValueError):
+    """Something arrived that is not what was declared."""
+
+
+def encode(record: Record) -> Packet:
+    packet = Packet({}, {})
+    for name in record.hints():
+        _put(packet, name, getattr(record, name))
+    return packet
+
+
+def decode(kind: type[RecordT], packet: Packet, layout: Layout) -> RecordT:
+    """The record again; refuses what is missing, surplus, or of another type, name or shape than declared."""
+    rest = Packet(dict(packet.arrays), dict(packet.scalars))
+    values = {name: _take(rest, name, annotation, layout) for name, annotation in kind.hints().items()}
+    surplus = [*rest.arrays, *rest.scalars]
+    if surplus:
+        raise WireError(f"{kind.__qualname__}: {len(surplus)} undeclared entries, {surplus[0]} first")
+    return kind(**values)
+
+
+def to_bytes(packet: Packet) -> bytes:
+    arrays = {name: array.detach().cpu().contiguous() for name, array in packet.arrays.items()}
+    content: bytes = safetensors.torch.save(arrays, metadata={_NUMBERS: json.dumps(packet.scalars)})
+    return content
+
+
+def from_bytes(content: bytes) -> Packet:
+    try:
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+        return Packet(safetensors.torch.load(content), json.loads(metadata[_NUMBERS]))
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise WireError(f"not a record: {error}") from error
+
+
+def payload_bytes(message: Message) -> dict[str, int]:
+    """Payload kind -> bytes that a message carries of it."""
+    total: dict[str, int] = {}
+    for name in message.hints():
+        value = getattr(message, name)
+        if isinstance(value, Payload):
+            total[type(value).__name__] = total.get(type(value).__name__, 0) + value.bytes
+    return total
+
+
+def _put(packet: Packet, name: str, value: Any) -> None:
+    if isinstance(value, Payload):
+        arrays, scalars = value.pack()
+        packet.arrays.update({f"{name}/{key}": array for key, array in arrays.items()})
+        packet.scalars.update({f"{name}/{key}": scalar for key, scalar in scalars.items()})
+    elif isinstance(value, Tensor):
+        packet.arrays[name] = value
+    elif isinstance(value, Mapping):  # keys are any strings, so they are listed and not made part of a path
+        packet.scalars[name] = list(value)
+        for index, item in enumerate(value.values()):
+            _put(packet, f"{name}/{index}", item)
+    else:
+        packet.scalars[name] = value
+
+
+def _take(rest: Packet, name: str, annotation: Any, layout: Layout) -> Any:
+    kinds = alternatives(annotation)
+    if types.NoneType in kinds and name in rest.scalars and rest.scalars[name] is None:
+        return rest.scalars.pop(name)
+    kind = next(kind for kind in kinds if kind is not types.NoneType)
+    if isinstance(kind, type) and issubclass(kind, Payload):
+        arrays, scalars = _below(rest.arrays, name), _below(rest.scalars, name)
+        try:
+            return kind.unpack(arrays, scalars, layout)
+        except ValueError as error:
+            raise WireError(f"{name}: {error}") from error
+    if get_origin(kind) in (dict, Mapping):
+        keys = rest.scalars.pop(name, None)
+        if not isinstance(keys, list):
+            raise WireError(f"{name} is missing")
+        item = get_args(kind)[1]
+        return {key: _take(rest, f"{name}/{index}", item, layout) for index, key in enumerate(keys)}
+    found: Tensor | Scalar = rest.arrays.pop(name, None) if kind is Tensor else rest.scalars.pop(name, None)
+    if type(found) is not kind:
+        raise WireError(f"{name} is {type(found).__name__}, expected {kind.__name__}")
+    return found
+
+
+def _below(entries: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take out what stands under a path, without the path."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): entries.pop(key) for key in [key for key in entries if key.startswith(prefix)]}

@@ -1,0 +1,43 @@
+"""A backbone as an embedder."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.core.backbone import Backbone
+from personae.core.samples import Samples
+from personae.parts.images import normalise
+
+
+@dataclass(frozen=True)
+class BackboneEmbedder:
+    """Vectors of length one from a backbone; with `mirror`, of an image and its mirror image together."""
+
+    backbone: Backbone
+    mirror: bool = True
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        module = self.backbone.module.eval()
+        batch = normalise(images.to(self.backbone.device))
+        features = module(batch)
+        if self.mirror:
+            features = features + module(batch.flip(3))
+        return F.normalize(features.float(), dim=1).cpu()
+
+
+def class_features(backbone: Backbone, samples: Samples, batch: int = 256) -> Tensor:
+    """The mean direction of each class's features [classes, D], on the backbone's device."""
+    embedder = BackboneEmbedder(backbone, mirror=False)
+    total: Tensor | None = None
+    for start in range(0, len(samples), batch):
+        positions = torch.arange(start, min(start + batch, len(samples)))
+        features = embedder(samples.images(positions))
+        if total is None:
+            total = features.new_zeros(samples.classes, features.shape[1])
+        total.index_add_(0, samples.labels[positions], features)
+    if total is None:
+        raise ValueError("there are no samples")
+    return F.normalize(total, dim=1).to(backbone.device)

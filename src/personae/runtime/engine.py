@@ -1,0 +1,211 @@
+"""Stages and rounds: work through a recipe, evaluate, and write down after every round where the run stands."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from personae.core.algorithm import ClientInfo, Server
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder
+from personae.core.message import ServerState
+from personae.core.payload import ModelState
+from personae.core.rng import generator
+from personae.core.samples import Samples
+from personae.core.stage import Stage, predecessors
+from personae.progress import Advance, Progress, silent
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.exchange import Exchange
+from personae.runtime.federation import Assessment, Federation
+from personae.runtime.firewall import Firewall
+from personae.runtime.inprocess import torch_threads
+from personae.runtime.round import Outcome, federated_round
+from personae.runtime.transport import Failure, Transport
+
+
+class Journal(Protocol):
+    """The records of a run. `position` makes them durable; `rewind` takes back what came after a position."""
+
+    def metrics(self, event: Mapping[str, Any]) -> None: ...
+
+    def ledger(self, entry: Mapping[str, Any]) -> None: ...
+
+    def timing(self, entry: Mapping[str, Any]) -> None: ...
+
+    def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, "Result"]) -> None:
+        """A stage is done: its model, loaded into the backbone, and its last evaluation in full."""
+
+    def position(self) -> dict[str, int]: ...
+
+    def rewind(self, position: Mapping[str, int]) -> None: ...
+
+
+class Result(Protocol):
+    @property
+    def metrics(self) -> dict[str, float]: ...
+
+
+class Benchmark(Protocol):
+    """A test that the server can run on any embedder."""
+
+    @property
+    def name(self) -> str: ...
+
+    def evaluate(self, embedder: Embedder) -> Result: ...
+
+
+def unheard(line: str) -> None:
+    """A notice that nobody reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Runs a recipe over a transport. The outcome depends on the federation and the settings, not on the transport."""
+
+    federation: Federation
+    transport: Transport
+    checkpoints: Checkpoints
+    journal: Journal
+    scratch: Path  # a folder for updates that do not fit into memory
+    initial: ModelState | None = None  # weights to start from instead of random ones
+    public: Samples | None = None
+    pooled: Samples | None = None
+    benchmarks: Sequence[Benchmark] = ()
+    firewall: Firewall = field(default_factory=Firewall)
+    device: str = "cpu"
+    threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
+    progress: Progress = silent
+    notify: Callable[[str], None] = unheard
+
+    def run(self) -> None:
+        """From the beginning, or from after the last completed round."""
+        with torch_threads(self.threads):
+            _Walk(self).run()
+
+
+class _Walk:
+    """One walk through the recipe, with the server's backbone at hand."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.backbone = engine.federation.backbone(engine.device)
+        self.initial = engine.initial or self.backbone.state()
+        holdings = engine.federation.holdings
+        self.clients = [ClientInfo(name, index) for index, name in enumerate(holdings.clients)]
+        self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
+
+    def run(self) -> None:
+        recipe = self.engine.federation.recipe
+        before = predecessors(recipe)
+        start, first, state = 0, 1, None
+        if latest := self.engine.checkpoints.latest():
+            position, state = latest
+            self.engine.journal.rewind(position.journal)
+            start = next(index for index, stage in enumerate(recipe) if stage.name == position.stage)
+            first = position.round + 1
+        for stage in recipe[start:]:
+            if state is None:
+                parent = before[stage.name]
+                previous = self.engine.checkpoints.finished(parent) if parent else None
+                state = stage.algorithm.start(previous, self._server(stage, 0))
+            self._stage(stage, state, first)
+            first, state = 1, None
+
+    def _stage(self, stage: Stage, state: ServerState, first: int) -> None:
+        """The rounds of a stage from the `first` on; none if it was complete already."""
+        rounds = range(first, stage.rounds + 1)
+        if not rounds:
+            return
+        unit, asked = "rounds", 1
+        if stage.algorithm.federated:
+            unit, asked = "clients", self._asked(stage)
+        with self.engine.progress(stage.title, asked * len(rounds), unit) as advance:
+            for round_ in rounds:
+                began = time.monotonic()
+                state = self._round(stage, state, round_, advance)
+                seconds = time.monotonic() - began
+                if stage.evaluates(round_):
+                    self._evaluate(stage, state, round_)
+                self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
+                self.engine.checkpoints.save(stage, round_, state, self.engine.journal.position())
+
+    def _round(self, stage: Stage, state: ServerState, round_: int, advance: Advance) -> ServerState:
+        server = self._server(stage, round_)
+        participants: list[ClientInfo] = []
+        if stage.algorithm.federated:
+            participants = self._participants(stage, round_)
+            exchange = Exchange(self.engine.transport, "train", stage, round_)
+            outcome = federated_round(
+                stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
+            )
+            self._enter(exchange)
+        else:
+            merged = stage.algorithm.merge(state, (), server)
+            outcome = Outcome(merged, {}, {}, merged.figures())
+            advance(1)
+        self._tell(stage, round_, participants, outcome)
+        return outcome.state
+
+    def _evaluate(self, stage: Stage, state: ServerState, round_: int) -> None:
+        """The model on the server's benchmarks, then with every client on its own faces."""
+        self.backbone.load(state.model)
+        embedder = self.engine.federation.embedder(self.backbone)
+        results = {benchmark.name: benchmark.evaluate(embedder) for benchmark in self.engine.benchmarks}
+        metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
+        place = {"stage": stage.name, "round": round_}
+        self.engine.journal.metrics({"event": "global", **place, "metrics": metrics})
+        exchange = Exchange(self.engine.transport, "assess", stage, round_)
+        figures: dict[str, dict[str, float]] = {}
+        for answer in exchange.ask(state, self.clients):
+            if isinstance(answer, Failure):
+                self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer.reason}")
+            elif isinstance(answer.message, Assessment):
+                figures[answer.client.name] = dict(answer.message.metrics.values)
+        self._enter(exchange)
+        self.engine.journal.metrics({"event": "personal", **place, "clients": dict(sorted(figures.items()))})
+        if round_ == stage.rounds:
+            self.engine.journal.finished(stage, round_, self.backbone, results)
+
+    def _asked(self, stage: Stage) -> int:
+        return max(1, round(stage.participation * len(self.trainers)))
+
+    def _participants(self, stage: Stage, round_: int) -> list[ClientInfo]:
+        """Who is asked in this round, in the order of the clients."""
+        draw = generator(self.engine.federation.seed, stage.name, round_, "participants")
+        chosen = torch.randperm(len(self.trainers), generator=draw)[: self._asked(stage)].sort().values
+        return [self.trainers[index] for index in chosen.tolist()]
+
+    def _server(self, stage: Stage, round_: int) -> Server:
+        return Server(
+            initial=self.initial,
+            backbone=self.backbone,
+            public=self.engine.public,
+            pooled=self.engine.pooled if stage.algorithm.pools_faces else None,
+            generator=generator(self.engine.federation.seed, stage.name, round_, "server"),
+            round=round_,
+            rounds=stage.rounds,
+        )
+
+    def _enter(self, exchange: Exchange) -> None:
+        for entry in exchange.ledger():
+            self.engine.journal.ledger(entry)
+
+    def _tell(self, stage: Stage, round_: int, participants: Sequence[ClientInfo], outcome: Outcome) -> None:
+        for name, reason in outcome.rejected.items():
+            self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
+        for name, reason in outcome.failed.items():
+            self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {reason}")
+        self.engine.journal.metrics(
+            {
+                "event": "round",
+                "stage": stage.name,
+                "round": round_,
+                "participants": [client.name for client in participants],
+                "rejected": outcome.rejected,
+                "failed": outcome.failed,
+                "scalars": outcome.scalars,
+            }
+        )

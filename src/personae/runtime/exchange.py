@@ -1,0 +1,42 @@
+"""One question to many clients: what is sent, what comes back, and what each of them let across."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from personae.core.algorithm import ClientInfo
+from personae.core.message import Message, ServerState
+from personae.core.stage import Stage
+from personae.core.wire import payload_bytes
+from personae.runtime.transport import Answer, Failure, Request, Task, Transport
+
+
+class Exchange:
+    """Asks clients for one task of one round, and counts the bytes by payload kind, direction and client."""
+
+    def __init__(self, transport: Transport, task: Task, stage: Stage, round_: int) -> None:
+        self._transport, self._task, self._stage, self._round = transport, task, stage, round_
+        self._crossed: dict[ClientInfo, list[dict[str, Any]]] = defaultdict(list)
+
+    def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
+        """Answers as they come."""
+        for answer in self._transport.exchange(self._requests(state, clients)):
+            if isinstance(answer, Answer):
+                self._count(answer.client, "up", answer.message)
+            yield answer
+
+    def ledger(self) -> Iterator[dict[str, Any]]:
+        """What crossed, in the order of the clients and not of their answers."""
+        for client in sorted(self._crossed, key=lambda client: client.index):
+            yield from self._crossed[client]
+
+    def _requests(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Request]:
+        for client in clients:
+            down = self._stage.algorithm.send(state, client)
+            self._count(client, "down", down)
+            yield Request(self._task, self._stage.name, self._round, client, down)
+
+    def _count(self, client: ClientInfo, direction: str, message: Message) -> None:
+        for payload, size in payload_bytes(message).items():
+            place = {"stage": self._stage.name, "round": self._round, "client": client.name}
+            self._crossed[client].append({**place, "direction": direction, "payload": payload, "bytes": size})

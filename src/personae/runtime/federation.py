@@ -1,0 +1,81 @@
+"""What every process of a run knows: the recipe, the network, who holds which faces, and the seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder
+from personae.core.message import Message
+from personae.core.payload import Scalars
+from personae.core.rng import generator
+from personae.core.samples import Samples
+from personae.core.stage import Recipe, Stage
+from personae.parts.embedding import BackboneEmbedder
+
+
+class NetworkPlan(Protocol):
+    """Builds the same network in any process."""
+
+    @property
+    def embedding(self) -> int: ...
+
+    def build(self, generator: torch.Generator | None = None) -> torch.nn.Module: ...
+
+
+@dataclass(frozen=True)
+class ClientFaces:
+    """One client's faces; the three sets share one coding of labels."""
+
+    train: Samples
+    val: Samples
+    test: Samples
+
+
+class Holdings(Protocol):
+    """Who holds which faces."""
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    @property
+    def newcomers(self) -> frozenset[str]:
+        """Clients that are kept out of training and only evaluated."""
+
+    def of(self, client: str) -> ClientFaces: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment(Message):
+    """What a client says about the model it uses: figures alone."""
+
+    metrics: Scalars
+
+
+Judge = Callable[[Embedder, Samples, Samples], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Picklable, so that a worker process can be told everything at once."""
+
+    seed: int
+    recipe: Recipe
+    network: NetworkPlan
+    holdings: Holdings
+    private: Path  # where clients keep what never leaves them
+    judge: Judge  # figures of an embedder on a client's own training and test faces
+    mirror: bool = True  # embed an image together with its mirror image
+
+    def backbone(self, device: torch.device | str = "cpu") -> Backbone:
+        """A network initialised from the seed alone."""
+        return Backbone(self.network.build(generator(self.seed, "initial weights")), self.network.embedding, device)
+
+    def embedder(self, backbone: Backbone) -> Embedder:
+        return BackboneEmbedder(backbone, self.mirror)
+
+    def stage(self, name: str) -> Stage:
+        return next(stage for stage in self.recipe if stage.name == name)

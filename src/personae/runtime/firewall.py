@@ -1,0 +1,96 @@
+"""What the server refuses to average, on by default."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from personae.core.layout import Layout
+from personae.core.message import Message
+from personae.core.payload import Count, ModelState, Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Firewall:
+    """Checks on every update, and on how it compares with the others of its round.
+
+    It keeps broken and crude updates out. It does not stop a patient attacker, who stays inside these bounds.
+    """
+
+    enabled: bool = True
+    norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
+    samples_multiple: float = 1000.0  # and rest on this many times as many samples
+    max_samples: int = 100_000_000
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.norm_multiple <= 1 or self.samples_multiple <= 1 or self.max_samples < 1:
+            raise ValueError("norm_multiple and samples_multiple must exceed 1, and max_samples must be positive")
+
+    def problem(self, update: Message, layout: Layout) -> str | None:
+        """What is wrong with this update on its own, in one phrase."""
+        if not self.enabled:
+            return None
+        for payload in _payloads(update):
+            if isinstance(payload, ModelState):
+                problem = _misshapen(payload, layout)
+                if problem:
+                    return problem
+            if not all(_finite(tensor) for tensor in payload.tensors):
+                return f"{type(payload).__name__} holds values that are not finite"
+            if isinstance(payload, Count) and not 0 < payload.value <= self.max_samples:
+                return f"it claims {payload.value} samples"
+        return None
+
+    def outliers(self, measures: Mapping[str, "Measure"]) -> dict[str, str]:
+        """Clients whose update is out of proportion to the round's median, and why."""
+        if not self.enabled or not measures:
+            return {}
+        usual_norm = statistics.median(measure.norm for measure in measures.values())
+        usual_samples = statistics.median(measure.samples for measure in measures.values())
+        found = {}
+        for client, measure in measures.items():
+            if measure.norm > self.norm_multiple * usual_norm > 0:
+                found[client] = f"its update is {measure.norm / usual_norm:.1f} times as long as the round's median"
+            elif measure.samples > self.samples_multiple * usual_samples > 0:
+                found[client] = f"it claims {measure.samples / usual_samples:.0f} times the round's median of samples"
+        return found
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An update in numbers: how far it moves the model, and on how many samples it rests."""
+
+    norm: float
+    samples: int
+
+    @classmethod
+    def of(cls, update: Message, model: Tensor) -> "Measure":
+        norm, samples = 0.0, 0
+        for payload in _payloads(update):
+            if isinstance(payload, ModelState):
+                norm = float(torch.dist(payload.flat, model.to(payload.flat.device)))
+            elif isinstance(payload, Count):
+                samples = payload.value
+        return cls(norm, samples)
+
+
+def _payloads(update: Message) -> list[Payload]:
+    return [value for name in update.hints() if isinstance(value := getattr(update, name), Payload)]
+
+
+def _misshapen(model: ModelState, layout: Layout) -> str | None:
+    if model.flat.dtype != torch.float32:
+        return f"its model is {model.flat.dtype}, expected torch.float32"
+    shapes = dict(zip(model.layout.names, model.layout.shapes, strict=True))
+    problem = None if model.layout == layout else layout.mismatch(shapes) or "its model is laid out differently"
+    if problem is None and model.flat.shape != (layout.size,):
+        problem = f"its model has {model.flat.numel()} values, expected {layout.size}"
+    return problem
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())

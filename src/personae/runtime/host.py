@@ -1,0 +1,88 @@
+"""The client's side of every runtime: it keeps what is private, does the work, and lets out what is declared."""
+
+import torch
+
+from personae.core.algorithm import Algorithm, Client, KeptT
+from personae.core.message import LocalState
+from personae.core.payload import Scalars
+from personae.core.rng import generator
+from personae.core.stage import Stage, predecessors
+from personae.errors import Diverged, PersonaeError
+from personae.runtime.federation import Assessment, Federation
+from personae.runtime.store import PrivateStore
+from personae.runtime.transport import Answer, Failure, Request
+
+
+class ClientHost:
+    """Plays the clients of one process, one after the other, with one backbone for all of them."""
+
+    def __init__(self, federation: Federation, device: torch.device | str = "cpu") -> None:
+        self.federation = federation
+        self.backbone = federation.backbone(device)
+        self._predecessors = predecessors(federation.recipe)
+
+    def handle(self, request: Request) -> Answer | Failure:
+        """Do one client's work. Whatever goes wrong there is told, and stays there."""
+        try:
+            return self._train(request) if request.task == "train" else self._assess(request)
+        except Diverged as error:
+            return Failure(request.client, str(error), diverged=True)
+        except PersonaeError as error:
+            return Failure(request.client, str(error))
+        except Exception as error:  # a client may fail in any way without taking the others down
+            return Failure(request.client, f"{type(error).__name__}: {error}")
+
+    def _train(self, request: Request) -> Answer:
+        """One round's work. What the client keeps is written only when all of it succeeded."""
+        stage = self.federation.stage(request.stage)
+        store = self._store(request)
+        private = store.load(stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round)
+        up, kept = stage.algorithm.local(request.down, private, self._client(request, stage))
+        store.save(stage.name, request.round, kept)
+        return Answer(request.client, up)
+
+    def _assess(self, request: Request) -> Answer:
+        """Figures of the global and of the personal model on the client's own faces."""
+        stage = self.federation.stage(request.stage)
+        client = self._client(request, stage)
+        self.backbone.load(request.down.model)
+        shared = self.federation.judge(client.embedder(self.backbone), client.train, client.test)
+        personal = shared
+        if type(stage.algorithm).personal is not Algorithm.personal:
+            private = self._store(request).load(
+                stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
+            )
+            embedder = stage.algorithm.personal(request.down, private, client)
+            personal = self.federation.judge(embedder, client.train, client.test)
+        figures = {f"global/{name}": value for name, value in shared.items()}
+        figures |= {f"personal/{name}": value for name, value in personal.items()}
+        return Answer(request.client, Assessment(metrics=Scalars(figures)))
+
+    def _client(self, request: Request, stage: Stage) -> Client:
+        holding = self.federation.holdings.of(request.client.name)
+
+        def recall(kind: type[KeptT]) -> KeptT | None:
+            """Walk back along the stages that this one continues from."""
+            before = self._predecessors[stage.name]
+            while before is not None:
+                declared: type[LocalState] = self.federation.stage(before).algorithm.types.private
+                if declared is kind:
+                    return self._store(request).load(before, kind, self.backbone.layout)
+                before = self._predecessors[before]
+            return None
+
+        return Client(
+            info=request.client,
+            train=holding.train,
+            val=holding.val,
+            test=holding.test,
+            backbone=self.backbone,
+            generator=generator(self.federation.seed, stage.name, request.round, request.client.name, request.task),
+            round=request.round,
+            rounds=stage.rounds,
+            recall=recall,
+            embedder=self.federation.embedder,
+        )
+
+    def _store(self, request: Request) -> PrivateStore:
+        return PrivateStore.of(self.federation.private, request.client.name)

@@ -1,0 +1,177 @@
+"""Clients on this machine: in this process, or in worker processes of one thread each."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+
+from personae.core import wire
+from personae.core.algorithm import ClientInfo
+from personae.core.message import Message
+from personae.core.wire import Packet
+from personae.errors import Interrupted
+from personae.runtime.federation import Assessment, Federation
+from personae.runtime.host import ClientHost
+from personae.runtime.transport import Answer, Failure, Request, Transport
+
+
+def local_transport(federation: Federation, workers: int, device: str = "cpu") -> Transport:
+    """Clients in this process for one worker, else in so many processes. The results are the same to the bit."""
+    return SameProcess(federation, device) if workers <= 1 else WorkerProcesses(federation, workers, device)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Sums depend on how many threads share them, so everything that must be exact says how many it uses."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class SameProcess:
+    """One client after the other, with nothing in between."""
+
+    def __init__(self, federation: Federation, device: str = "cpu") -> None:
+        self._host = ClientHost(federation, device)
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        for request in requests:
+            with torch_threads(1):
+                answer = self._host.handle(request)
+            yield answer
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class WorkerProcesses:
+    """One process a core: requests and answers travel as bytes, and each worker has one client at a time."""
+
+    def __init__(self, federation: Federation, workers: int, device: str = "cpu") -> None:
+        self._federation = federation
+        self._layout = federation.backbone().layout
+        context = multiprocessing.get_context("spawn")
+        self._workers: dict[Connection, SpawnProcess] = {}
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, federation, device), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers[ours] = process
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        idle, busy = list(self._workers), dict[Connection, Request]()
+        pending = iter(requests)
+        while True:
+            while idle and (request := next(pending, None)) is not None:
+                busy[idle[-1]] = request
+                idle.pop().send_bytes(_pack_request(request))
+            if not busy:
+                return
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)
+                request = busy.pop(connection)
+                try:
+                    yield self._unpack_answer(request, connection.recv_bytes())
+                    idle.append(connection)
+                except (EOFError, ConnectionResetError):
+                    yield self._bury(connection, request)
+
+    def close(self) -> None:
+        for connection in self._workers:
+            connection.close()  # a worker ends when nobody is left to ask it
+        for process in self._workers.values():
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+        self._workers.clear()
+
+    def _bury(self, connection: Connection, request: Request) -> Failure:
+        process = self._workers.pop(connection)
+        process.join()
+        if not self._workers:
+            raise Interrupted(
+                f"the last worker process ended with code {process.exitcode}; use fewer --workers and resume"
+            )
+        return Failure(request.client, f"its worker process ended with code {process.exitcode}")
+
+    def _unpack_answer(self, request: Request, content: bytes) -> Answer | Failure:
+        header, packet = _unframe(content)
+        if "failure" in header:
+            return Failure(request.client, header["failure"], header["diverged"])
+        kind: type[Message] = Assessment
+        if request.task == "train":
+            kind = self._federation.stage(request.stage).algorithm.types.up
+        try:
+            return Answer(request.client, wire.decode(kind, packet, self._layout))
+        except wire.WireError as error:
+            return Failure(request.client, f"its answer is not what was declared: {error}")
+
+
+def _work(connection: Connection, federation: Federation, device: str) -> None:
+    """A worker's life: answer requests until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
+    torch.set_num_threads(1)
+    host = ClientHost(federation, device)
+    while True:
+        try:
+            request = _unpack_request(connection.recv_bytes(), host)
+        except (EOFError, ConnectionResetError):
+            return
+        answer = host.handle(request)
+        if isinstance(answer, Failure):
+            content = _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
+        else:
+            content = _frame({}, wire.encode(answer.message))
+        try:
+            connection.send_bytes(content)
+        except BrokenPipeError:
+            return
+
+
+def _pack_request(request: Request) -> bytes:
+    header = {
+        "task": request.task,
+        "stage": request.stage,
+        "round": request.round,
+        "client": request.client.name,
+        "index": request.client.index,
+    }
+    return _frame(header, wire.encode(request.down))
+
+
+def _unpack_request(content: bytes, host: ClientHost) -> Request:
+    header, packet = _unframe(content)
+    kind = host.federation.stage(header["stage"]).algorithm.types.down
+    return Request(
+        header["task"],
+        header["stage"],
+        header["round"],
+        ClientInfo(header["client"], header["index"]),
+        wire.decode(kind, packet, host.backbone.layout),
+    )
+
+
+def _frame(header: dict[str, Any], packet: Packet) -> bytes:
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(4, "little") + head + wire.to_bytes(packet)
+
+
+def _unframe(content: bytes) -> tuple[dict[str, Any], Packet]:
+    end = 4 + int.from_bytes(content[:4], "little")
+    header: dict[str, Any] = json.loads(content[4:end])
+    return header, wire.from_bytes(content[end:])
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,106 @@
+"""One federated round: ask, check, and merge what is acceptable while the quorum holds."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from personae.core.algorithm import ClientInfo, Reply, Server
+from personae.core.message import Message, ServerState
+from personae.core.payload import Scalars
+from personae.core.stage import Stage
+from personae.errors import Diverged, QuorumLost
+from personae.runtime.exchange import Exchange
+from personae.runtime.firewall import Firewall, Measure
+from personae.runtime.spool import Spool, spool
+from personae.runtime.transport import Failure
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state after a round, and what happened in it."""
+
+    state: ServerState
+    rejected: Mapping[str, str]
+    failed: Mapping[str, str]
+    scalars: Mapping[str, float]  # means over the accepted clients
+
+
+def federated_round(
+    stage: Stage,
+    state: ServerState,
+    server: Server,
+    clients: Sequence[ClientInfo],
+    exchange: Exchange,
+    firewall: Firewall,
+    scratch: Path,
+    answered: Callable[[int], None],
+) -> Outcome:
+    """Ask all `clients`. Updates wait in a spool until the round's median is known, then merge one by one."""
+    layout = server.backbone.layout
+    rejected: dict[str, str] = {}
+    failures: dict[str, Failure] = {}
+    measures: dict[str, Measure] = {}
+    figures: dict[str, dict[str, float]] = {}
+    with spool(layout, scratch) as kept:
+        for answer in exchange.ask(state, clients):
+            name = answer.client.name
+            answered(1)
+            if isinstance(answer, Failure):
+                failures[name] = answer
+            elif problem := firewall.problem(answer.message, layout):
+                rejected[name] = problem
+            else:
+                measures[name] = Measure.of(answer.message, state.model.flat)
+                figures[name] = _figures(answer.message)
+                kept.put(name, answer.message)
+        rejected |= firewall.outliers(measures)
+        accepted = [client for client in clients if client.name in measures and client.name not in rejected]
+        _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
+        merged = stage.algorithm.merge(state, _replies(kept, accepted), server)
+    return Outcome(
+        merged,
+        dict(sorted(rejected.items())),
+        {name: failures[name].reason for name in sorted(failures)},
+        _means([figures[client.name] for client in accepted]),
+    )
+
+
+def _replies(kept: Spool, accepted: Sequence[ClientInfo]) -> Iterator[Reply[Any]]:
+    """In the order of the clients, whatever the order in which they answered: sums of floats depend on it."""
+    for client in accepted:
+        yield Reply(client, kept.take(client.name))
+
+
+def _require_quorum(
+    stage: Stage,
+    round_: int,
+    asked: int,
+    accepted: int,
+    failures: Mapping[str, Failure],
+    rejected: Mapping[str, str],
+) -> None:
+    needed = max(1, ceil(stage.quorum * asked))
+    if accepted >= needed:
+        return
+    reasons = [f"{name}: {failure.reason}" for name, failure in sorted(failures.items())]
+    reasons += [f"{name}: its update was rejected: {reason}" for name, reason in sorted(rejected.items())]
+    line = (
+        f"stage {stage.name}, round {round_}: {accepted} of {asked} clients returned an acceptable update, "
+        f"the quorum is {needed}; first of {len(reasons)}: {reasons[0]}"
+    )
+    if not rejected and all(failure.diverged for failure in failures.values()):
+        raise Diverged(line)
+    raise QuorumLost(line)
+
+
+def _figures(message: Message) -> dict[str, float]:
+    values = [getattr(message, name) for name in message.hints()]
+    return {key: value for item in values if isinstance(item, Scalars) for key, value in item.values.items()}
+
+
+def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for each in figures for name in each})
+    columns = {name: [each[name] for each in figures if name in each] for name in names}
+    return {name: sum(column) / len(column) for name, column in columns.items()}

@@ -1,0 +1,46 @@
+"""The seam between the engine and the clients: requests in, answers out, as they come."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from personae.core.algorithm import ClientInfo
+from personae.core.message import Broadcast, Message
+
+Task = Literal["train", "assess"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Work for one client in one round."""
+
+    task: Task
+    stage: str
+    round: int
+    client: ClientInfo
+    down: Broadcast
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client sends back: an update after training, figures after an assessment."""
+
+    client: ClientInfo
+    message: Message
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that could not do its work, and why. A failure is data: the round may go on without the client."""
+
+    client: ClientInfo
+    reason: str
+    diverged: bool = False
+
+
+class Transport(Protocol):
+    """One way to reach clients. Requests are taken lazily and in order; answers come in any order."""
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]: ...
+
+    def close(self) -> None: ...
