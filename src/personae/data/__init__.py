@@ -1,8 +1,18 @@
 """Faces on disk or rendered, the index of faces, and their division among clients."""
 
+from personae.data.decoded import open_faces
 from personae.data.faces import FaceSamples, FaceSet
 from personae.data.partition import Partition, PartitionPlan, Split
 from personae.data.pixels import default_cache
 from personae.data.rendered import synthetic_faces
 
-__all__ = ["FaceSamples", "FaceSet", "Partition", "PartitionPlan", "Split", "default_cache", "synthetic_faces"]
+__all__ = [
+    "FaceSamples",
+    "FaceSet",
+    "Partition",
+    "PartitionPlan",
+    "Split",
+    "default_cache",
+    "open_faces",
+    "synthetic_faces",
+]

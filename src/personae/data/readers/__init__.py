@@ -1,0 +1,28 @@
+"""Readers of faces on disk: each recognises one layout and lists what is in it."""
+
+import zipfile
+from pathlib import Path
+
+from personae.data.readers.archives import read_archive
+from personae.data.readers.folders import read_folders
+from personae.data.readers.listing import Listing
+from personae.data.readers.lists import SUFFIXES, read_list
+from personae.errors import DataError
+
+_ACCEPTED = "a folder with one folder per identity, a zip with images/ and labels.csv, or a text list of `path label`"
+
+
+def read_listing(path: Path) -> Listing:
+    """What the faces at `path` declare, in whichever of the accepted layouts."""
+    try:
+        if path.is_dir():
+            return read_folders(path)
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
+        if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
+            return read_archive(path)
+        if path.suffix.lower() in SUFFIXES:
+            return read_list(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    raise DataError(f"{path}: not a layout that is known; give {_ACCEPTED} ({', '.join(sorted(SUFFIXES))})")

@@ -1,0 +1,71 @@
+"""What a source of faces declares before any image is decoded, and the rules that every source obeys."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from numpy.typing import NDArray
+
+from personae.data.images import MAX_BYTES, ImageError
+from personae.errors import DataError
+
+Fetch = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Images by path, with their labels."""
+
+    source: Path
+    paths: tuple[str, ...]
+    labels: tuple[str, ...]
+    stamp: str
+    """Changes when a file does."""
+    opened: Callable[[], AbstractContextManager[Fetch]]
+    """Gives the encoded bytes of an image by position; raises ImageError where that fails."""
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    upright: bool = False
+    """Whether photographs are to be turned as their camera says."""
+
+
+def path_inside(path: str, where: str) -> str:
+    """The path in its plainest form, which is one below the root."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or "\0" in path or not pure.parts:
+        raise DataError(f"{where}: the path {path!r} leaves the folder; write it relative to the folder and without ..")
+    return str(pure)
+
+
+def refuse_outside_link(file: Path, root: Path, where: str) -> None:
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root)):
+        raise DataError(f"{where}: {file} is a link that leaves {root}; copy what it points to into the folder")
+
+
+def refuse_repetition(entries: Iterable[tuple[str, str, str]]) -> None:
+    """Of (where, path, label): a path is labelled once."""
+    seen: dict[str, tuple[str, str]] = {}
+    for where, path, label in entries:
+        if path in seen:
+            before, other = seen[path]
+            if other != label:
+                raise DataError(f"{where}: {path} is labelled {label!r}, but {other!r} at {before}; keep the right one")
+            raise DataError(f"{where}: {path} is already listed at {before}; remove one of the two lines")
+        seen[path] = where, label
+
+
+def read_file(file: Path) -> bytes:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ImageError(f"a file of more than {MAX_BYTES:,} bytes")
+        return file.read_bytes()
+    except OSError as error:
+        raise ImageError((error.strerror or "cannot be read").lower()) from error
+
+
+def in_natural_order(names: Iterable[str]) -> list[str]:
+    """Sorted as people count: person 2 before person 10."""
+    return sorted(names, key=lambda name: (re.sub(r"\d+", lambda digits: digits[0].zfill(20), name), name))

@@ -1,0 +1,61 @@
+"""A text list of `path label`, one image a line, with paths relative to the folder of the list."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from personae.data.readers.listing import (
+    Fetch,
+    Listing,
+    path_inside,
+    read_file,
+    refuse_outside_link,
+    refuse_repetition,
+)
+from personae.errors import DataError
+
+SUFFIXES = frozenset({".txt", ".lst", ".list"})
+
+
+def read_list(file: Path) -> Listing:
+    root = file.parent
+    entries = list(_entries(file))
+    if not entries:
+        raise DataError(f"{file}: an empty list; write one line `path label` per image")
+    refuse_repetition(entries)
+    stamps = []
+    for where, path, _ in entries:
+        refuse_outside_link(root / path, root, where)
+        try:
+            status = (root / path).stat()
+        except OSError as error:
+            raise DataError(f"{where}: {root / path} is missing; correct the path or remove the line") from error
+        stamps.append((status.st_size, status.st_mtime_ns))
+    paths = tuple(path for _, path, _ in entries)
+
+    @contextmanager
+    def opened() -> Iterator[Fetch]:
+        yield lambda position: read_file(root / paths[position])
+
+    return Listing(
+        source=file,
+        paths=paths,
+        labels=tuple(label for _, _, label in entries),
+        stamp=repr((paths, stamps)),
+        opened=opened,
+        upright=True,
+    )
+
+
+def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: not a text in UTF-8; write one line `path label` per image") from error
+    for number, line in enumerate(lines, start=1):
+        match line.rsplit(maxsplit=1):
+            case [path, label]:
+                where = f"{file}, line {number}"
+                yield where, path_inside(path.strip(), where), label
+            case [only]:
+                raise DataError(f"{file}, line {number}: {only!r} has no label; write `path label`")
