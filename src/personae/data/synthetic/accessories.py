@@ -1,0 +1,52 @@
+"""What is between the face and the camera: glasses, hands and other things; drawn on the lit image."""
+
+import torch
+
+from personae.data.synthetic.canvas import blend_, step, wave
+from personae.data.synthetic.face import Face
+from personae.data.synthetic.people import LONG
+from personae.data.synthetic.scene import Stage, picture_axes
+
+
+def draw_glasses(stage: Stage, face: Face) -> None:
+    """Rounded lenses on a plane in front of the eyes, with bridge and arms."""
+    image = stage.canvas.colour
+    glasses, eyes, per_unit = stage.person.glasses, stage.person.eyes, stage.rays.per_unit
+    x, y = (stage.rays.linear(form) for form in stage.geometry.glasses_plane.unbind(1))
+    y.sub_(eyes.y - 0.015)
+    ax = x.abs()
+    corner = glasses.roundness * glasses.lens_height
+    mx = (ax - eyes.x).abs_().sub_(glasses.lens_width - corner)
+    my = y.abs().sub_(glasses.lens_height - corner)
+    lens = torch.maximum(mx, my).clamp_(max=0).sub_(corner)
+    lens.add_(mx.clamp_(min=0).square_().add_(my.clamp_(min=0).square_()).sqrt_())
+    bridge = step(glasses.rim - (y - 0.05).abs_(), per_unit).mul_(ax < eyes.x - glasses.lens_width)
+    arm = step(glasses.rim - (face.y - (eyes.y + 0.03)).abs_(), per_unit).mul_(face.front)
+    arm.mul_(ax > eyes.x + glasses.lens_width).mul_(stage.person.hair.style != LONG)
+    inside = step(-lens, per_unit)
+    glare = wave(x.add_(y).mul_(0.8).add_(stage.shot.backdrop.phase)).clamp_(min=0).square_().square_()
+    keep = (inside * stage.shot.lens_tint).neg_().add_(1).unsqueeze(1)
+    blend_(image, keep, glasses.colour * 0.4)
+    image.add_(glare.mul_(inside).mul_(0.12).unsqueeze(1))
+    frame = torch.maximum(torch.maximum(step(glasses.rim - lens.abs_(), per_unit), bridge), arm)
+    blend_(image, frame.neg_().add_(1).unsqueeze(1), glasses.colour)
+
+
+def draw_occluder(stage: Stage) -> None:
+    """A flat patch, or a hand: skin-coloured with fingers, reaching in from outside."""
+    thing, light = stage.shot.occluder, stage.shot.light
+    cosine, sine = thing.turn.unbind(1)
+    image = stage.canvas.colour
+    size = image.shape[-1]
+    across, up = picture_axes(size, image.device)
+    dx, dy = across - thing.x, up - thing.y
+    x = (cosine * dx + sine * dy).div_(thing.width)
+    y = cosine * dy - sine * dx
+    hand = thing.hand
+    valley = wave((2 * x).add_(0.25)).mul_(0.5).add_(0.5)
+    reach = valley.square().mul_(-0.10).sub_(x.square().mul_(0.15)).mul_(hand).add_(thing.height)
+    inside = torch.minimum((1 - x.abs_()).mul_(thing.width), torch.minimum(reach.sub_(y), y + (thing.height + hand)))
+    shade = (valley.square() * valley).mul_(-0.45 * hand).add_(1).mul_(light.ambient + 0.6 * light.diffuse)
+    colour = torch.where(hand.unsqueeze(1) > 0, stage.person.skin.colour, thing.colour)
+    keep = step(inside, torch.full_like(light.ambient, 0.5 * size)).neg_().add_(1)
+    blend_(image, keep.unsqueeze(1), shade.unsqueeze(1) * colour)

@@ -1,0 +1,66 @@
+"""From light to the numbers in a file: blur, tone response, sensor noise, eight bits."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from personae.data.synthetic.capture import Capture, Film
+from personae.data.synthetic.random import Stream
+
+NOISE_OFFSETS = 1 << 16
+SENSOR_BLUR = 0.25  # pixels
+KERNEL_RADIUS = 2.6457513110645906  # of a kernel (1 - r²)² with standard deviation one
+
+
+def develop(image: Tensor, film: Film, capture: Capture) -> Tensor:
+    """Light [N, 3, size, size] to uint8 [N, size, size, 3]; uses up the memory of `image`."""
+    size = image.shape[-1]
+    image = _blur(image, film.blur * size + SENSOR_BLUR, capture.blur[1] * size + SENSOR_BLUR)
+    image = _tone(_desaturate(image, film.gray), film)
+    noise = _noise(3 * size * size, image.device)
+    grain = noise[film.noise_offset.flatten().long()].view(image.shape)
+    image.add_(grain.mul_(film.noise.unsqueeze(1)))
+    return image.clamp_(0, 1).mul_(255).add_(0.5).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
+    """Separable blur with a compact kernel; its reach is set by the capture's worst case, never by the batch."""
+    reach = int(largest * KERNEL_RADIUS)
+    steps = torch.arange(reach + 1, device=image.device, dtype=torch.float32).view(1, -1, 1, 1)
+    taps = (1 - (steps / (sigma.unsqueeze(1) * KERNEL_RADIUS)).square()).clamp_(min=0).square_()
+    centre, *sides = taps.unsqueeze(2).unbind(1)
+    total = centre
+    for tap in sides:
+        total = total + 2 * tap
+    for dimension in (2, 3):
+        size = image.shape[dimension]
+        before = image.narrow(dimension, 0, 1).expand_as(image.narrow(dimension, 0, reach))
+        after = image.narrow(dimension, size - 1, 1).expand_as(before)
+        padded = torch.cat([before, image, after], dimension)
+        image.mul_(centre / total)
+        for distance, tap in enumerate(sides, 1):
+            pair = padded.narrow(dimension, reach - distance, size) + padded.narrow(dimension, reach + distance, size)
+            image.add_(pair.mul_(tap / total))
+    return image
+
+
+def _desaturate(image: Tensor, gray: Tensor) -> Tensor:
+    red, green, blue = image.unbind(1)
+    luma = (0.299 * red).add_(0.587 * green).add_(0.114 * blue)
+    return image.add_((luma.unsqueeze(1) - image).mul_(gray.unsqueeze(1)))
+
+
+def _tone(image: Tensor, film: Film) -> Tensor:
+    """A tone curve through black and white, then contrast about the middle, and brightness."""
+    curve, contrast = film.curve.unsqueeze(1), film.contrast.unsqueeze(1)
+    image.clamp_(0, 1.2)
+    image.div_(image * (1 - curve) + curve)
+    return image.mul_(contrast).add_(0.5 - 0.5 * contrast + film.brightness.unsqueeze(1))
+
+
+@lru_cache(maxsize=8)
+def _noise(length: int, device: torch.device) -> Tensor:
+    """One long string of standard noise, seen from each of its first places: row i starts at its number i."""
+    string = Stream("sensor noise", torch.arange(NOISE_OFFSETS + length)).normal().float().to(device)
+    return string.as_strided((NOISE_OFFSETS, length), (1, 1))

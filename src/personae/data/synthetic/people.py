@@ -1,0 +1,305 @@
+"""Who is in the picture: everything that stays fixed for a person."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from personae.data.synthetic.latents import Latents
+from personae.data.synthetic.random import Stream
+
+BLACK, BLOND, BROWN, GRAY, RED = range(5)
+HAIR_COLOURS = ((0.07, 0.06, 0.06), (0.80, 0.62, 0.32), (0.32, 0.19, 0.11), (0.62, 0.61, 0.60), (0.55, 0.23, 0.09))
+BALD, SHORT, MEDIUM, LONG = range(4)
+SHAVEN, GOATEE, MOUSTACHE, FULL_BEARD, CHIN_CURTAIN = range(5)
+LIGHTEST_SKIN, DARKEST_SKIN = (0.93, 0.74, 0.64), (0.34, 0.21, 0.15)
+MARKS = 4  # moles that a person may have
+
+
+@dataclass(frozen=True)
+class People:
+    """A distribution of people; the name keeps the people of two distributions apart."""
+
+    name: str
+    skin_tone: tuple[float, float] = (0.15, 0.65)  # range on the ramp from light to dark
+    hair_odds: tuple[float, float, float, float, float] = (0.24, 0.24, 0.34, 0.08, 0.10)
+    shape_shift: float = 0.0  # moves the means of the shape latents
+    male_rate: float = 0.5
+    glasses_rate: float = 0.35
+    beard_rate: float = 0.45  # among men
+
+
+@dataclass(frozen=True)
+class Head(Latents):
+    """Lengths are in half-heights of an average head; temple to chin widen the head at their heights."""
+
+    width: Tensor
+    height: Tensor
+    depth: Tensor
+    temple: Tensor
+    cheek: Tensor
+    jaw: Tensor
+    chin: Tensor
+    lean: Tensor
+    ear_size: Tensor
+    ear_out: Tensor
+    cleft: Tensor
+
+
+@dataclass(frozen=True)
+class Eyes(Latents):
+    x: Tensor
+    y: Tensor
+    width: Tensor
+    height: Tensor
+    tilt: Tensor
+    skew: Tensor
+    iris_radius: Tensor
+    iris: Tensor
+    fold: Tensor
+    lash: Tensor
+    bags: Tensor
+
+
+@dataclass(frozen=True)
+class Brows(Latents):
+    y: Tensor
+    thickness: Tensor
+    arch: Tensor
+    tilt: Tensor
+    width: Tensor
+    shift: Tensor
+    ridge: Tensor
+
+
+@dataclass(frozen=True)
+class Nose(Latents):
+    y: Tensor
+    width: Tensor
+    tip: Tensor
+    out: Tensor
+    bridge_width: Tensor
+    bridge_out: Tensor
+    skew: Tensor
+
+
+@dataclass(frozen=True)
+class Mouth(Latents):
+    y: Tensor
+    width: Tensor
+    upper: Tensor
+    lower: Tensor
+    bow: Tensor
+    skew: Tensor
+    dimple: Tensor
+    lipstick: Tensor
+    lipstick_colour: Tensor
+
+
+@dataclass(frozen=True)
+class Skin(Latents):
+    tone: Tensor
+    colour: Tensor
+    rosy: Tensor
+    freckles: Tensor
+    phase: Tensor
+    wrinkles: Tensor
+    mark_x: Tensor
+    mark_y: Tensor
+    mark_radius: Tensor
+
+
+@dataclass(frozen=True)
+class Hair(Latents):
+    colour: Tensor
+    kind: Tensor
+    style: Tensor
+    line: Tensor
+    widow: Tensor
+    part: Tensor
+    fringe: Tensor
+    volume: Tensor
+    curl: Tensor
+    strands: Tensor
+
+
+@dataclass(frozen=True)
+class Beard(Latents):
+    kind: Tensor
+    density: Tensor
+    stubble: Tensor
+
+
+@dataclass(frozen=True)
+class Glasses(Latents):
+    owned: Tensor
+    lens_width: Tensor
+    lens_height: Tensor
+    roundness: Tensor
+    rim: Tensor
+    colour: Tensor
+
+
+@dataclass(frozen=True)
+class Hat(Latents):
+    liking: Tensor
+    line: Tensor
+    height: Tensor
+    brim: Tensor
+    colour: Tensor
+
+
+@dataclass(frozen=True)
+class Person(Latents):
+    male: Tensor
+    age: Tensor
+    fat: Tensor
+    head: Head
+    eyes: Eyes
+    brows: Brows
+    nose: Nose
+    mouth: Mouth
+    skin: Skin
+    hair: Hair
+    beard: Beard
+    glasses: Glasses
+    hat: Hat
+
+
+def draw_people(identities: Tensor, seed: int, people: People) -> Person:
+    """The people with these numbers; each is a function of the seed, the people's name and the number alone."""
+    draw = Stream(seed, "person", people.name, identities)
+    shift = people.shape_shift
+    male = draw.chance(people.male_rate).double()
+    gender = male - 0.5
+    age, fat = draw.uniform(), draw.normal()
+    head = Head(
+        width=draw.normal(0.735 + 0.03 * shift, 0.035) + 0.025 * fat,
+        height=draw.normal(1.0 - 0.03 * shift, 0.035),
+        depth=draw.normal(0.84, 0.05),
+        temple=draw.normal(0.0, 0.04),
+        cheek=draw.normal(0.01 + 0.04 * shift, 0.045) + 0.035 * fat,
+        jaw=draw.normal(-0.04 + 0.10 * gender, 0.06) + 0.04 * fat,
+        chin=draw.normal(-0.08 + 0.12 * gender - 0.05 * shift, 0.09),
+        lean=draw.normal(0.0, 0.025),
+        ear_size=draw.normal(0.20, 0.028),
+        ear_out=draw.uniform(0.2, 1.0),
+        cleft=draw.sometimes(0.25, 0.3, 1.0),
+    )
+    eyes = Eyes(
+        x=draw.normal(0.305 + 0.02 * shift, 0.024),
+        y=draw.normal(0.0, 0.032),
+        width=draw.normal(0.152, 0.014),
+        height=draw.normal(0.070 - 0.014 * shift - 0.008 * gender, 0.010),
+        tilt=draw.normal(0.03 + 0.10 * shift - 0.03 * gender, 0.085),
+        skew=draw.normal(0.0, 0.014),
+        iris_radius=draw.normal(0.062, 0.006),
+        iris=torch.stack([draw.uniform(0.08, 0.45), draw.uniform(0.12, 0.50), draw.uniform(0.05, 0.65)], -1)
+        * (1 - 0.65 * min(abs(shift), 1.0)),
+        fold=draw.uniform(0.3, 1.0),
+        lash=draw.uniform(0.3, 0.8) - 0.5 * gender,
+        bags=(draw.normal(-0.3, 0.5) + age).clamp(0.0, 1.0),
+    )
+    brows = Brows(
+        y=draw.normal(0.150 - 0.03 * gender, 0.024),
+        thickness=draw.normal(0.034 + 0.018 * gender, 0.011).clamp(0.012, 0.08),
+        arch=draw.normal(0.045 - 0.025 * gender, 0.025),
+        tilt=draw.normal(0.0, 0.12),
+        width=draw.normal(0.185, 0.018),
+        shift=draw.normal(0.01, 0.018),
+        ridge=draw.normal(0.3 + 0.5 * gender, 0.3),
+    )
+    nose = Nose(
+        y=draw.normal(-0.37 + 0.02 * shift, 0.035),
+        width=draw.normal(0.112 + 0.018 * gender + 0.022 * shift, 0.018),
+        tip=draw.normal(0.125, 0.02),
+        out=draw.normal(0.11 - 0.03 * shift + 0.02 * gender, 0.03),
+        bridge_width=draw.normal(0.062 + 0.008 * shift, 0.012),
+        bridge_out=draw.normal(0.02 - 0.03 * shift, 0.025),
+        skew=draw.normal(0.0, 0.018),
+    )
+    mouth = Mouth(
+        y=draw.normal(-0.585, 0.028),
+        width=draw.normal(0.235 + 0.015 * gender, 0.027),
+        upper=draw.normal(0.040 - 0.010 * gender + 0.008 * shift, 0.010).clamp(min=0.012),
+        lower=draw.normal(0.055 - 0.012 * gender + 0.010 * shift, 0.012).clamp(min=0.018),
+        bow=draw.uniform(),
+        skew=draw.normal(0.0, 0.05),
+        dimple=draw.sometimes(0.3, 0.4, 1.0),
+        lipstick=draw.chance(0.55 * (1 - male)),
+        lipstick_colour=torch.stack([draw.uniform(0.5, 0.8), draw.uniform(0.05, 0.2), draw.uniform(0.1, 0.3)], -1),
+    )
+    tone, hue = draw.uniform(*people.skin_tone), draw.normal(0.0, 0.025)
+    light, dark = tone.new_tensor(LIGHTEST_SKIN), tone.new_tensor(DARKEST_SKIN)
+    skin = Skin(
+        tone=tone,
+        colour=light + tone.unsqueeze(-1) * (dark - light) + torch.stack([hue, 0 * hue, -hue], -1),
+        rosy=draw.sometimes(0.2, 0.5, 1.0),
+        freckles=draw.sometimes(0.2, 0.4, 1.0),
+        phase=draw.uniform(),
+        wrinkles=(age - 0.35).clamp(min=0.0) * draw.uniform(0.6, 1.5),
+        mark_x=torch.stack([draw.uniform(-0.55, 0.55) for _ in range(MARKS)], -1),
+        mark_y=torch.stack([draw.uniform(-0.85, 0.45) for _ in range(MARKS)], -1),
+        mark_radius=torch.stack([draw.sometimes(0.4, 0.012, 0.027) for _ in range(MARKS)], -1),
+    )
+    return Person(
+        male=male,
+        age=age,
+        fat=fat,
+        head=head,
+        eyes=eyes,
+        brows=brows,
+        nose=nose,
+        mouth=mouth,
+        skin=skin,
+        hair=_draw_hair(draw, people, male, age),
+        beard=_draw_beard(draw, people, male),
+        glasses=_draw_glasses(draw, people),
+        hat=Hat(
+            liking=draw.uniform(0.0, 2.0),
+            line=draw.uniform(0.30, 0.50),
+            height=draw.uniform(0.10, 0.30),
+            brim=draw.chance(0.5),
+            colour=draw.colour(0.05, 0.9),
+        ),
+    )
+
+
+def _draw_hair(draw: Stream, people: People, male: Tensor, age: Tensor) -> Hair:
+    graying = (age - 0.55).clamp(min=0.0) * 9.6
+    black, blond, brown, gray, red = people.hair_odds
+    kind = draw.choice([black, blond, brown, gray * graying + 0.01, red])
+    shade = draw.uniform(0.75, 1.25).unsqueeze(-1)
+    return Hair(
+        colour=(shade.new_tensor(HAIR_COLOURS)[kind] * shade + 0.03 * draw.colour(-1.0, 1.0)).clamp(0.02, 0.95),
+        kind=kind,
+        style=draw.choice([0.25 * male * age, 0.15 + 0.6 * male, 0.25, 0.75 - 0.68 * male]),
+        line=draw.normal(0.52, 0.07) + 0.12 * male * age,
+        widow=draw.normal(0.0, 0.5),
+        part=draw.normal(0.0, 0.28),
+        fringe=draw.sometimes(0.25, 0.1, 0.28) * (1 - 0.6 * male),
+        volume=draw.uniform(0.04, 0.17),
+        curl=draw.uniform(),
+        strands=draw.uniform(2.0, 6.5),
+    )
+
+
+def _draw_beard(draw: Stream, people: People, male: Tensor) -> Beard:
+    rate = people.beard_rate
+    kind = draw.choice([1 - rate, 0.25 * rate, 0.28 * rate, 0.35 * rate, 0.12 * rate])
+    return Beard(
+        kind=kind * male.long(),
+        density=draw.uniform(0.6, 0.95),
+        stubble=male * draw.uniform(0.0, 0.35),
+    )
+
+
+def _draw_glasses(draw: Stream, people: People) -> Glasses:
+    return Glasses(
+        owned=draw.chance(people.glasses_rate),
+        lens_width=draw.uniform(0.16, 0.21),
+        lens_height=draw.uniform(0.11, 0.17),
+        roundness=draw.uniform(0.3, 1.0),
+        rim=draw.uniform(0.012, 0.03),
+        colour=draw.colour(0.0, 0.5) * draw.uniform(0.1, 1.0).unsqueeze(-1),
+    )
