@@ -1,0 +1,177 @@
+"""A run directory, read while the run may still be going on, and condensed to what a report shows."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from personae.errors import ConfigError, DataError
+from personae.evaluation.personal import Spread, spread
+
+Metrics = Mapping[str, float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage as the summary describes it; `rounds` is how many it is to have, where that is known."""
+
+    name: str
+    label: str
+    algorithm: str = ""
+    rounds: int | None = None
+    discloses: tuple[str, ...] = ()
+    pools_faces: bool = False
+
+
+@dataclass
+class Record:
+    """What happened in one stage, by round."""
+
+    loss: dict[int, float] = field(default_factory=dict)
+    benchmarks: dict[int, Metrics] = field(default_factory=dict)
+    clients: dict[int, Mapping[str, Spread]] = field(default_factory=dict)
+    last_clients: Mapping[str, Metrics] = field(default_factory=dict)
+    absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    traffic: dict[str, Counter[int]] = field(default_factory=lambda: {"up": Counter(), "down": Counter()})
+    """Bytes by direction and round."""
+    payloads: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Bytes by direction and payload."""
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+    evaluation: Mapping[str, Any] | None = None
+    last_round: int = 0
+
+    @property
+    def final_metrics(self) -> Metrics:
+        """Of the final evaluation, or the latest known while there is none."""
+        if self.evaluation is None:
+            return self.benchmarks[max(self.benchmarks)] if self.benchmarks else {}
+        return {
+            f"{benchmark}/{name}": value
+            for benchmark, result in self.evaluation.items()
+            for name, value in result["metrics"].items()
+        }
+
+
+@dataclass(frozen=True)
+class Run:
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+    records: Mapping[str, Record]
+    missing: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name", "run"))
+
+    @property
+    def unfinished(self) -> tuple[Stage, ...]:
+        return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
+
+
+def read_run(folder: Path) -> Run:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no run directory: it has no config.json")
+    records: dict[str, Record] = defaultdict(Record)
+    _each_line(folder / "metrics.jsonl", lambda event: _add_event(records[event["stage"]], event))
+    _each_line(folder / "timing.jsonl", lambda line: _add_timing(records[line["stage"]], line))
+    _each_line(folder / "ledger.jsonl", lambda line: _add_transfer(records[line["stage"]], line))
+    for path in sorted((folder / "evaluation").glob("*.json")):
+        _whole(path, lambda final: _add_evaluation(records[final["stage"]], final))
+    described = _whole(folder / "summary.json", _stages) if (folder / "summary.json").is_file() else ()
+    known = {stage.name for stage in described}
+    stages = (*described, *(Stage(name, name) for name in records if name not in known))
+    environment = _whole(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
+    optional = ("environment.json", "summary.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "evaluation")
+    return Run(
+        config=_whole(folder / "config.json", dict),
+        environment=environment,
+        stages=stages,
+        records={stage.name: records[stage.name] for stage in stages},
+        missing=tuple(name for name in optional if not (folder / name).exists()),
+    )
+
+
+def _each_line(path: Path, use: Callable[[Any], None]) -> None:
+    """Give each line's object to `use`. A last line without its newline is still being written: it does not count."""
+    if not path.is_file():
+        return
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                use(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path}, line {number}, cannot be read: {_why(error)}") from error
+
+
+def _whole(path: Path, use: Callable[[Any], T]) -> T:
+    try:
+        return use(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _add_event(record: Record, event: Mapping[str, Any]) -> None:
+    number = int(event["round"])
+    record.last_round = max(record.last_round, number)
+    match event["event"]:
+        case "round":
+            if "loss" in event["scalars"]:
+                record.loss[number] = float(event["scalars"]["loss"])
+            for what in ("rejected", "failed"):
+                record.absences.update((what, client, str(reason)) for client, reason in event[what].items())
+        case "global":
+            record.benchmarks[number] = {name: float(value) for name, value in event["metrics"].items()}
+        case "personal":
+            # All clients of all rounds would be too much to keep: their spread, and the clients of the last round.
+            record.last_clients = {
+                client: {name: float(value) for name, value in metrics.items()}
+                for client, metrics in event["clients"].items()
+            }
+            record.clients[number] = spread(record.last_clients)
+        case unknown:
+            raise ValueError(f"there is no event {unknown!r}")
+
+
+def _add_timing(record: Record, line: Mapping[str, Any]) -> None:
+    record.seconds[int(line["round"])] = float(line["seconds"])
+
+
+def _add_transfer(record: Record, line: Mapping[str, Any]) -> None:
+    direction, payload, size = line["direction"], str(line["payload"]), int(line["bytes"])
+    record.traffic[direction][int(line["round"])] += size
+    record.payloads[direction, payload] += size
+    record.messages[direction, payload] += 1
+
+
+def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
+    for result in final["benchmarks"].values():
+        # Reading them here means that a malformed file is reported by its name.
+        _ = result["metrics"], result["roc"]["far"], result["roc"]["tar"]
+        _ = result["histogram"]["edges"], result["histogram"]["genuine"], result["histogram"]["impostor"]
+    record.evaluation = final["benchmarks"]
+
+
+def _stages(summary: Mapping[str, Any]) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(
+            name=str(stage["name"]),
+            label=str(stage.get("label") or stage["name"]),
+            algorithm=str(stage.get("algorithm", "")),
+            rounds=stage.get("rounds"),
+            discloses=tuple(map(str, stage.get("discloses", ()))),
+            pools_faces=bool(stage.get("pools_faces", False)),
+        )
+        for stage in summary["stages"]
+    )

@@ -1,0 +1,88 @@
+"""The models of a run side by side: one row a stage, one column a metric."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from personae.report.records import Metrics, Run, read_run
+
+DEVIATION = "_std"
+CLIENTS = "clients/"
+
+
+class Row(NamedTuple):
+    """Final metrics of a stage: `heldout/accuracy`, and `clients/personal/rank1` for means over clients.
+
+    A deviation stands under the name of its metric with `_std` after it.
+    """
+
+    label: str
+    metrics: dict[str, float]
+
+
+def comparison(run: Path) -> list[Row]:
+    return rows_of(read_run(run))
+
+
+def rows_of(run: Run) -> list[Row]:
+    rows = []
+    for stage in run.stages:
+        record = run.records[stage.name]
+        metrics = dict(record.final_metrics)
+        if record.clients:
+            for name, over_clients in record.clients[max(record.clients)].items():
+                metrics[f"{CLIENTS}{name}"] = over_clients.mean
+                metrics[f"{CLIENTS}{name}{DEVIATION}"] = over_clients.deviation
+        rows.append(Row(stage.label, metrics))
+    return rows
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Every metric that some row has, in the order of appearance, deviations apart; benchmarks before clients."""
+    names = dict.fromkeys(name for row in rows for name in row.metrics if not name.endswith(DEVIATION))
+    return sorted(names, key=lambda name: name.startswith(CLIENTS))
+
+
+def heading(metric: str) -> tuple[str, str]:
+    """Where a metric is measured, and its name: ("heldout", "TAR @ FAR 1e-03"), ("clients", "rank-1, personal")."""
+    where, _, name = metric.removeprefix(CLIENTS).rpartition("/")
+    readable = {"accuracy": "10-fold accuracy", "rank1": "rank-1"}.get(name, name).replace("tar@", "TAR @ FAR ")
+    return ("clients", f"{readable}, {where}") if metric.startswith(CLIENTS) else (where, readable)
+
+
+def cell(metrics: Metrics, name: str) -> str:
+    """A fraction in percent, with its deviation where there is one."""
+    value, deviation = metrics.get(name), metrics.get(name + DEVIATION)
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.2f}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f}"
+
+
+def print_table(console: Console, run: Path) -> None:
+    """One row a stage; where the console is too narrow for that, one column a stage."""
+    content = read_run(run)
+    rows = rows_of(content)
+    columns = columns_of(rows)
+    cells = [["model", *("\n".join(heading(column)) for column in columns)]]
+    cells += [[row.label, *(cell(row.metrics, column) for column in columns)] for row in rows]
+    table = _table(content.name, cells)
+    if console.measure(table).maximum > console.width:
+        cells[0] = ["model", *(": ".join(heading(column)) for column in columns)]
+        table = _table(content.name, list(zip(*cells, strict=True)))
+    console.print(table)
+
+
+def _table(name: str, cells: Sequence[Sequence[str]]) -> Table:
+    # Text, not str: square brackets in a label are no instruction to the console.
+    table = Table(title=Text(f"{name} (%)"), box=box.SIMPLE_HEAD)
+    for place, title in enumerate(cells[0]):
+        table.add_column(Text(title), justify="right" if place else "left", overflow="fold")
+    for row in cells[1:]:
+        table.add_row(*map(Text, row))
+    return table
