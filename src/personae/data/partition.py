@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.dealing import Generator, at_least_one, deal, equal_quotas, lognormal_quotas
+from personae.data.dealing import Generator, at_least_one, deal, lognormal_quotas
 from personae.data.faces import FaceSet, Rows
 from personae.data.holdings import NOBODY, Holding, Partition, Split
 from personae.data.pools import Pool, by_attributes, by_domain
@@ -118,10 +118,9 @@ class PartitionPlan:
         holders = self._holders(faces, counts, rng)
         if self.by == "lognormal-images":
             weights, quotas = counts, lognormal_quotas(clients, counts.sum(), self.mu, self.sigma, rng)
-        elif self.by == "lognormal-identities":
-            weights, quotas = holders, at_least_one(lognormal_quotas(clients, holders.sum(), self.mu, self.sigma, rng))
         else:
-            weights, quotas = holders, equal_quotas(clients, holders.sum())
+            sigma = self.sigma if self.by == "lognormal-identities" else 0.0
+            weights, quotas = holders, at_least_one(lognormal_quotas(clients, holders.sum(), self.mu, sigma, rng))
         parts = deal(weights, holders, quotas, rng)
         return _divide(identity, codes, parts, rng)
 

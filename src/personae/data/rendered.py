@@ -1,6 +1,5 @@
 """Synthetic faces as a face set: rendered once, in chunks, into the cache."""
 
-import difflib
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ import torch
 from personae.data import synthetic
 from personae.data.faces import FaceSet
 from personae.data.pixels import Append, Filled, Pixels, Recipe, cached_pixels, default_cache
+from personae.data.synthetic.domains import DEFAULT, find_domain
 from personae.errors import ConfigError
 from personae.progress import Progress, silent
 
@@ -26,20 +26,20 @@ def synthetic_faces(
     identities: int,
     images: int,
     first: int = 0,
-    domain: str | None = None,
+    domain: str = DEFAULT,
     seed: int = 0,
     size: int = 64,
     cache: Path | None = None,
     progress: Progress = silent,
     workers: int = 1,
 ) -> FaceSet:
-    """The people `first` .. `first + identities - 1` with `images` images each, in a domain (by default the first)."""
+    """The people `first` .. `first + identities - 1` with `images` images each, in one domain."""
     if identities < 1 or images < 1 or first < 0 or size < 8 or workers < 1:
         raise ConfigError(
             f"synthetic faces: {identities} identities from {first} on with {images} images of size {size} on "
             f"{workers} workers; there must be at least one of each, and a size of at least 8"
         )
-    sitting = _Sitting(first, identities, images, _known(domain), seed, size)
+    sitting = _Sitting(first, identities, images, find_domain(domain).name, seed, size)
     recipe = Recipe(
         name=f"synthetic_{sitting.domain}",
         source=repr(sitting),
@@ -106,8 +106,7 @@ class _Sitting:
 
     def render(self, bounds: tuple[int, int]) -> Pixels:
         people, shots = self.rows(*bounds)
-        pixels: Pixels = synthetic.render(people, shots, seed=self.seed, size=self.size, domain=self.domain).numpy()
-        return pixels
+        return synthetic.render(people, shots, seed=self.seed, size=self.size, domain=self.domain).numpy()
 
 
 def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
@@ -116,14 +115,3 @@ def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         yield from pool.map(sitting.render, sitting.chunks())
-
-
-def _known(domain: str | None) -> str:
-    domains = list(synthetic.DOMAINS)
-    if domain is None:
-        return domains[0]
-    if domain not in domains:
-        nearest = difflib.get_close_matches(domain, domains, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(domains)}"
-        raise ConfigError(f"synthetic faces: no domain is called {domain!r}; {hint}")
-    return domain
