@@ -1,0 +1,210 @@
+"""The schema of an experiment file."""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from personae.algorithms import ALGORITHMS
+from personae.core.algorithm import AnyAlgorithm
+from personae.core.stage import Recipe, Stage, predecessors
+from personae.data import PartitionPlan
+from personae.data.synthetic import DOMAINS
+from personae.errors import ConfigError
+from personae.experiment.explain import explain, nearest
+from personae.models import Network
+from personae.runtime.firewall import Firewall
+
+SYNTHETIC = "synthetic"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(_Section):
+    """Where faces come from: rendered ones, or a folder, zip or list on disk; optionally some of the identities."""
+
+    source: str = SYNTHETIC  # "synthetic", or a path
+    identities: int | None = Field(default=None, ge=1)  # how many; by default all there are
+    first: int = Field(default=0, ge=0)  # number of the first one
+    images: int = Field(default=20, ge=1)  # synthetic: images of each identity
+    domain: str = next(iter(DOMAINS))  # synthetic: whose people, captured how
+    seed: int | None = None  # synthetic: by default the experiment's seed
+    min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
+    skip_unreadable: bool = False  # files: leave images that cannot be decoded out
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        given = self.model_fields_set
+        if self.source == SYNTHETIC:
+            wrong = given & {"min_images", "skip_unreadable"}
+            if self.identities is None:
+                raise ValueError("synthetic faces need the number of identities")
+        else:
+            wrong = given & {"images", "domain", "seed"}
+        if wrong:
+            kind = "synthetic faces" if self.source == SYNTHETIC else "faces from files"
+            raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}")
+        return self
+
+
+class Data(_Section):
+    """The faces of an experiment. The three sets should have no person in common."""
+
+    public: Source | None = None  # the server may have these
+    private: Source  # divided among the clients
+    heldout: Source | None = None  # nobody trains on these
+
+
+class Evaluation(_Section):
+    """How models are judged."""
+
+    fars: tuple[float, ...] = (1e-1, 1e-2, 1e-3)  # false accept rates at the server's benchmarks
+    client_fars: tuple[float, ...] = (1e-1, 1e-2)  # and on each client's own faces
+    folds: int = Field(default=10, ge=2)
+    pairs_per_fold: int = Field(default=600, ge=2)
+    mirror: bool = True  # add the vector of the mirror image
+
+    @model_validator(mode="after")
+    def _rates(self) -> Self:
+        for rate in (*self.fars, *self.client_fars):
+            if not 0 < rate <= 1:
+                raise ValueError(f"a false accept rate of {rate} is not in (0, 1]")
+        return self
+
+
+class StageSection(_Section):
+    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    label: str = ""
+    after: str | None = None
+    rounds: int = 1
+    participation: float = 1.0
+    quorum: float = 0.5
+    evaluate_every: int = 0
+    algorithm: dict[str, Any]
+
+
+class Experiment(_Section):
+    """Everything that determines a result."""
+
+    name: str = Field(min_length=1)
+    seed: int = 0
+    weights: str | None = None  # a file to start from instead of random weights
+    threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
+    data: Data
+    partition: PartitionPlan
+    network: Network = Field(default_factory=Network)
+    stages: tuple[StageSection, ...]
+    evaluation: Evaluation = Evaluation()
+    firewall: Firewall = Field(default_factory=Firewall)
+
+    @model_validator(mode="after")
+    def _has_stages(self) -> Self:
+        if not self.stages:
+            raise ValueError("an experiment needs at least one of [[stages]]")
+        return self
+
+    @property
+    def recipe(self) -> Recipe:
+        return tuple(
+            Stage(**{**dict(section), "algorithm": _algorithm(section.name, section.algorithm)})
+            for section in self.stages
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Every value, given or by default, as plain data."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        for section, stage in zip(plain["stages"], self.recipe, strict=True):
+            section["algorithm"] = {"name": stage.algorithm.name, **dataclasses.asdict(stage.algorithm)}  # type: ignore[call-overload]
+        return plain
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file. Its paths are relative to its folder; overrides look like `stages.federate.rounds=3`."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(raw, override)
+    return parse_experiment(_absolute(raw, path.parent), str(path))
+
+
+def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
+    try:
+        experiment = Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {explain(error, Experiment)}") from error
+    try:
+        experiment.network.check()
+        predecessors(experiment.recipe)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
+    return experiment
+
+
+def _algorithm(stage: str, options: Mapping[str, Any]) -> AnyAlgorithm:
+    rest = dict(options)
+    name = rest.pop("name", None)
+    if name not in ALGORITHMS:
+        raise ConfigError(f"stages.{stage}.algorithm.name is {name!r}{nearest(str(name), ALGORITHMS)}")
+    kind = ALGORITHMS[name]
+    try:
+        algorithm: AnyAlgorithm = TypeAdapter(kind).validate_python(rest)
+    except ValidationError as error:
+        raise ConfigError(explain(error, kind, f"stages.{stage}.algorithm")) from error
+    return algorithm
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    """Set one value in place. A list of named tables is entered by name or by number."""
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"--set {override}: write it as key.of.section=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    *sections, leaf = path.strip().split(".")
+    place: Any = raw
+    for section in sections:
+        if isinstance(place, list):
+            named = [item for item in place if item.get("name") == section]
+            numbered = place[int(section) : int(section) + 1] if section.isdecimal() else []
+            found = (named or numbered)[:1]
+            if not found:
+                names = [str(item.get("name")) for item in place]
+                raise ConfigError(f"--set {override}: there is no {section!r}{nearest(section, names)}")
+            place = found[0]
+        else:
+            place = place.setdefault(section, {})
+        if not isinstance(place, dict | list):
+            raise ConfigError(f"--set {override}: {section} is a value and has nothing inside")
+    if not isinstance(place, dict):
+        raise ConfigError(f"--set {override}: name what to set inside {sections[-1]}")
+    place[leaf] = value
+
+
+def _absolute(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """File names in an experiment are meant from where it is."""
+
+    def resolve(section: Any, key: str) -> None:
+        if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != SYNTHETIC:
+            section[key] = str((folder / section[key]).resolve())
+
+    data = raw.get("data")
+    for source in data.values() if isinstance(data, dict) else ():
+        resolve(source, "source")
+    resolve(raw, "weights")
+    return raw

@@ -1,0 +1,51 @@
+"""Clear words for what is wrong in an experiment file."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+
+def explain(error: ValidationError, root: Any, prefix: str = "") -> str:
+    """The first problem in one line: where, what, and the nearest valid key where one was misspelt."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    place = ".".join([*filter(None, [prefix]), *map(str, first["loc"])])
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        valid = _keys_at(root, first["loc"][:-1])
+        return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{place}: this is missing{more}"
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {text}, not {first['input']!r}{more}" if _is_plain(first["input"]) else f"{place}: {text}{more}"
+
+
+def _keys_at(kind: Any, place: Sequence[int | str]) -> list[str]:
+    """The valid keys of the section at this place below a type."""
+    for step in place:
+        kind = get_args(kind)[0] if isinstance(step, int) else _hints(kind)[step]
+        if get_origin(kind) in (typing.Union, types.UnionType):
+            kind = next(item for item in get_args(kind) if item is not types.NoneType)
+    return list(_hints(kind))
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    known = list(valid)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float)

@@ -1,0 +1,159 @@
+"""A run on disk: what was asked for, what happened, and what came of it."""
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+import numpy
+import safetensors.torch
+import torch
+
+from personae.core.backbone import Backbone
+from personae.core.stage import Recipe, Stage
+from personae.errors import ConfigError
+from personae.files import replacing, write_text
+from personae.privacy.disclosure import sends
+from personae.runtime.engine import Result
+
+RECORDS = ("metrics", "ledger", "timing")
+
+
+class RunDirectory:
+    """The folder of one run, held by one process at a time; it is the journal that the engine writes.
+
+    `config.json` and `environment.json` say what ran where; `metrics.jsonl`, `ledger.jsonl` and `timing.jsonl` grow by
+    a line an event; `models/` and `evaluation/` get a file a finished stage; `checkpoints/` and `private/` are what a
+    run continues from. `metrics.jsonl` and `ledger.jsonl` hold nothing that depends on the machine or the clock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = _hold(path)
+        self._records: dict[str, BufferedWriter] = {}
+        for name in RECORDS:
+            self._records[name] = (path / f"{name}.jsonl").open("ab")
+
+    @classmethod
+    def create(
+        cls, path: Path, config: Mapping[str, Any], recipe: Recipe, environment: Mapping[str, Any]
+    ) -> "RunDirectory":
+        """A new run; the folder must not hold anything yet."""
+        if path.exists() and any(path.iterdir()):
+            raise ConfigError(
+                f"{path}: the folder is not empty; continue that run with --resume, or choose another --out"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        _write_json(path / "config.json", config)
+        _write_json(path / "summary.json", {"stages": [_describe(stage) for stage in recipe]})
+        _write_json(path / "environment.json", environment)
+        return cls(path)
+
+    @classmethod
+    def reopen(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
+        """A run that was begun earlier, by the same experiment."""
+        known = path / "config.json"
+        if not known.is_file():
+            raise ConfigError(f"{path}: there is no run to resume here; start it without --resume")
+        begun = json.loads(known.read_text())
+        if begun != json.loads(json.dumps(config)):
+            different = _first_difference(begun, json.loads(json.dumps(config)))
+            raise ConfigError(f"{path}: this run is of another experiment ({different}); choose another --out")
+        return cls(path)
+
+    def close(self) -> None:
+        for file in self._records.values():
+            file.close()
+        os.close(self._lock)
+
+    def metrics(self, event: Mapping[str, Any]) -> None:
+        self._append("metrics", event)
+
+    def ledger(self, entry: Mapping[str, Any]) -> None:
+        self._append("ledger", entry)
+
+    def timing(self, entry: Mapping[str, Any]) -> None:
+        self._append("timing", entry)
+
+    def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
+        entries = {name: entry.detach().cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
+        with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
+            safetensors.torch.save_file(entries, temporary)
+        benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
+        content = {"stage": stage.name, "round": round_, "benchmarks": benchmarks}
+        _write_json(self.path / "evaluation" / f"{stage.name}.json", content)
+
+    def position(self) -> dict[str, int]:
+        """The lengths of the records, now safely on disk."""
+        for file in self._records.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {name: file.tell() for name, file in self._records.items()}
+
+    def rewind(self, position: Mapping[str, int]) -> None:
+        for name, file in self._records.items():
+            file.truncate(position[name])
+            file.seek(position[name])
+
+    def _append(self, record: str, content: Mapping[str, Any]) -> None:
+        self._records[record].write(json.dumps(content).encode() + b"\n")
+
+
+def environment(device: str, workers: int) -> dict[str, Any]:
+    """What the figures may depend on besides the experiment."""
+    return {
+        "personae": importlib.metadata.version("personae"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
+        "device": device,
+        "workers": workers,
+    }
+
+
+def _describe(stage: Stage) -> dict[str, Any]:
+    algorithm = type(stage.algorithm)
+    return {
+        "name": stage.name,
+        "algorithm": algorithm.name,
+        "label": stage.title,
+        "rounds": stage.rounds,
+        "discloses": sends(algorithm),
+        "pools_faces": algorithm.pools_faces,
+    }
+
+
+def _hold(path: Path) -> int:
+    """Take the folder for this process; the lock goes when the process does, however it ends."""
+    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ConfigError(
+            f"{path}: another process is working in this run; wait for it or choose another --out"
+        ) from error
+    return lock
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _first_difference(begun: Any, now: Any, place: str = "") -> str:
+    if isinstance(begun, dict) and isinstance(now, dict):
+        for key in [*begun, *(key for key in now if key not in begun)]:
+            if begun.get(key) != now.get(key):
+                return _first_difference(begun.get(key), now.get(key), f"{place}.{key}".lstrip("."))
+    if isinstance(begun, list) and isinstance(now, list) and len(begun) == len(now):
+        index = next(index for index, pair in enumerate(zip(begun, now, strict=True)) if pair[0] != pair[1])
+        return _first_difference(begun[index], now[index], f"{place}.{index}")
+    return f"{place} was {json.dumps(begun)[:60]} and is {json.dumps(now)[:60]}"

@@ -1,0 +1,78 @@
+"""What each algorithm lets across, read from its types."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from personae.core.algorithm import AnyAlgorithm
+from personae.core.layout import Layout
+from personae.core.message import Message
+from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+
+PREAMBLE = """# What leaves a client
+
+Generated from the message types of the code by `personae disclose --markdown`; a test keeps it true. A message can hold
+nothing but the payload kinds below, and each algorithm declares which of them it uses in which direction.
+
+What this proves is which channels exist. It does not prove that an update says nothing about the faces it was computed
+from: weights and class embeddings can leak information about training data.
+
+Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
+"""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One field of one algorithm's message."""
+
+    algorithm: str
+    direction: str
+    field: str
+    payload: str
+
+
+def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
+    """Everything that the algorithms let across; a server that works alone exchanges nothing in its rounds."""
+    found = []
+    for algorithm in algorithms:
+        if not algorithm.federated:
+            continue
+        for direction, kind in (("down", algorithm.types.down), ("up", algorithm.types.up)):
+            found += [Crossing(algorithm.name, direction, *item) for item in kind.payloads().items()]
+    return found
+
+
+def sends(algorithm: type[AnyAlgorithm]) -> list[str]:
+    """The payload kinds that leave a client under an algorithm, in alphabetical order."""
+    return sorted(set(algorithm.types.up.payloads().values()) if algorithm.federated else set())
+
+
+def warning(algorithm: type[AnyAlgorithm]) -> str | None:
+    """What a user has to be told before a run."""
+    if algorithm.pools_faces:
+        return f"{algorithm.name} pools the faces of all clients in one place: it is a comparison, not a private method"
+    if ClassEmbeddings.__name__ in sends(algorithm):
+        return f"{algorithm.name} sends class embeddings: one vector about each person leaves the client"
+    return None
+
+
+def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
+    """`docs/disclosure.md`."""
+    chosen = list(algorithms)
+    lines = [PREAMBLE, "| algorithm | direction | field | payload |", "|---|---|---|---|"]
+    lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]
+    notes = [f"- {text}" for algorithm in chosen if (text := warning(algorithm))]
+    alone = [algorithm.name for algorithm in chosen if not algorithm.federated]
+    notes += [f"- {name}: the server works alone; no client is asked in its rounds" for name in alone]
+    return "\n".join([*lines, "", *notes, ""])
+
+
+def message_bytes(kind: type[Message], layout: Layout, width: int, classes: int) -> int:
+    """The size of a message before there is one, for a client with so many classes and embeddings of this width."""
+    sizes = {
+        ModelState.__name__: 4 * layout.size,
+        ClassEmbeddings.__name__: 4 * width * classes,
+        PublicEmbeddings.__name__: 4 * width * classes,
+        Count.__name__: 8,
+        Scalars.__name__: 8,
+    }
+    return sum(sizes[payload] for payload in kind.payloads().values())
