@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from personae.report.markup import Markup, join, section, tag
+from personae.report.markup import Markup, join, section, table, tag
 from personae.report.plots import (
     GENUINE,
     IMPOSTOR,
@@ -16,7 +16,7 @@ from personae.report.plots import (
     score_histogram,
 )
 from personae.report.records import Run
-from personae.report.table import DEVIATION, heading
+from personae.report.table import CLIENTS, DEVIATION, heading
 
 MOST_BARS = 60
 SWATCHES = ("none", "7 4", "7 3 2 3", "2 3")
@@ -133,7 +133,22 @@ def per_client(run: Run) -> Markup:
                 svg = client_distribution(identity, known)
             title = f"{stage.label}: {heading(name)[1]} of {len(having)} clients"
             found.append(figure(title, svg, list(values), _range(values), wide=True))
-    return section("Clients", "clients", _figures(found))
+    return section("Clients", "clients", _figures(found), _spreads(run))
+
+
+def _spreads(run: Run) -> Markup:
+    rows = []
+    for stage in run.stages:
+        clients = run.records[stage.name].clients
+        for name, one in clients[max(clients)].items() if clients else ():
+            figures = (f"{100 * value:.2f}" for value in (one.mean, one.deviation, one.worst, one.best))
+            rows.append([stage.label, heading(CLIENTS + name)[1], *figures, f"{one.clients:,}"])
+    head = ["stage", "metric", "mean", "deviation", "worst", "best", "clients"]
+    return (
+        table(head, rows, "The spread over the clients that have the metric, in percent.", texts=2)
+        if rows
+        else Markup()
+    )
 
 
 def _range(values: Mapping[Key, Sequence[float]]) -> str:

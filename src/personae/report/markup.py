@@ -40,8 +40,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, *, t
     header = tag(
         "tr", *(tag("th", title, scope="col", class_="text" if at < texts else "") for at, title in enumerate(head))
     )
-    content = join(tag("caption", caption), tag("thead", header), tag("tbody", *body))
-    return tag("div", tag("table", content), class_="scroll", tabindex="0", role="region", aria_label=caption)
+    content = tag("table", tag("thead", header), tag("tbody", *body))
+    scrolling = tag("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    # Outside of what scrolls, so that a phone shows all of it.
+    return join(scrolling, tag("p", caption, class_="caption"))
 
 
 def _data(text: str, number: bool) -> Markup:

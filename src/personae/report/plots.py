@@ -93,7 +93,7 @@ def curves(name: str, lines: Sequence[Line], ylabel: str, *, percent: bool, from
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if from_zero:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
         return _svg(figure, name)
 
 
@@ -186,9 +186,9 @@ def _svg(figure: Figure, name: str) -> Markup:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    referenced = set(re.findall(r'(?:href="|url\()#([\w-]+)', svg))
-    svg = re.sub(r' id="([\w-]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in referenced else "", svg)
-    svg = re.sub(r'(href="|url\()#([\w-]+)', rf"\1#{name}-\2", svg)
+    referenced = set(re.findall(r'(?:href="|url\()#([\w.-]+)', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in referenced else "", svg)
+    svg = re.sub(r'(href="|url\()#([\w.-]+)', rf"\1#{name}-\2", svg)
     svg = re.sub("|".join(VARIABLES), lambda found: VARIABLES[found[0]], svg)
     svg = re.sub(r"\n\s*", "\n", svg)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]

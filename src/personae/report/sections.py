@@ -8,7 +8,7 @@ from personae.report.figures import over_rounds
 from personae.report.markup import Markup, join, section, table, tag
 from personae.report.plots import Key, Line
 from personae.report.records import Record, Run, Stage
-from personae.report.table import CLIENTS, Row, cell, columns_of, heading, rows_of
+from personae.report.table import CLIENTS, DEVIATION, Row, cell, columns_of, heading, rows_of
 
 EXPLANATIONS = {
     "ModelState": "weights of the model",
@@ -49,8 +49,11 @@ def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str]) -> Marku
         for row in rows
         if any(column in row.metrics for column in columns)
     ]
-    over = "clients" if columns[0].startswith(CLIENTS) else "folds"
-    caption = f"{place}: final models, in percent; ± is the standard deviation over {over}."
+    caption = f"{place}: final models, in percent."
+    if columns[0].startswith(CLIENTS):
+        caption += " Mean ± standard deviation over the clients, each on its own test images."
+    elif any(column + DEVIATION in row.metrics for row in rows for column in columns):
+        caption += " Mean ± standard deviation over the folds, where there are any."
     return table([place, *(heading(column)[1] for column in columns)], body, caption)
 
 

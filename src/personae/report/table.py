@@ -72,7 +72,8 @@ def print_table(console: Console, run: Path) -> None:
     cells = [["model", *("\n".join(heading(column)) for column in columns)]]
     cells += [[row.label, *(cell(row.metrics, column) for column in columns)] for row in rows]
     table = _table(content.name, cells)
-    if console.measure(table).maximum > console.width:
+    unbounded = console.options.update(max_width=10_000)
+    if console.measure(table, options=unbounded).maximum > console.width:
         cells[0] = ["model", *(": ".join(heading(column)) for column in columns)]
         table = _table(content.name, list(zip(*cells, strict=True)))
     console.print(table)

@@ -1,0 +1,412 @@
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from dataclasses import asdict
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from personae.errors import ConfigError, DataError
+from personae.evaluation.verification import Scores, histogram, roc, tar_at_far, tar_name
+from personae.report.html import write_report
+from personae.report.plots import Key, Line, client_bars, curves, thin
+from personae.report.table import comparison, print_table
+
+HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ 人'
+STAGES = (("pretrain", "pre-trained", 4, 0.30), ("federate", "federated", 20, 0.48), ("central", "central", 6, 0.55))
+
+
+def final_scores(mean, seed):
+    random = np.random.default_rng(seed)
+    genuine = random.normal(mean, 0.15, 4_000).clip(-1, 1).astype(np.float32)
+    return Scores(genuine, random.normal(0.0, 0.12, 60_000).clip(-1, 1).astype(np.float32))
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def fake_run(folder, clients=12, federated_rounds=20, personal_every=5):
+    """A directory such as a run of three stages leaves: pre-training, federation, and the central bound."""
+    random = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evaluation").mkdir(exist_ok=True)
+    names = [f"client-{number:03}" for number in range(clients)]
+    metrics, timing, transfers, stages = [], [], [], []
+    for stage, label, rounds, mean in STAGES:
+        rounds = federated_rounds if stage == "federate" else rounds
+        discloses = ["ModelState", "ClassEmbeddings", "Count"] if stage == "federate" else []
+        stages.append({"name": stage, "algorithm": {"federate": "fedpe"}.get(stage, stage), "label": label})
+        stages[-1] |= {"rounds": rounds, "discloses": discloses, "pools_faces": stage == "central"}
+        start = 0.1 if stage == "pretrain" else 0.3
+        for number in range(rounds + 1):
+            grown = 1 - math.exp(-3 * number / rounds)
+            level = start + (mean - start) * grown
+            if number:
+                event = {"event": "round", "stage": stage, "round": number, "participants": [], "rejected": {}}
+                event |= {"failed": {}, "scalars": {"loss": 9 * math.exp(-4 * level) + 0.05 * random.random()}}
+                timing.append({"stage": stage, "round": number, "seconds": 2 + random.random()})
+                if stage == "federate":
+                    event["participants"] = names
+                    if number == 3:
+                        event["rejected"] = {names[4 % clients]: "update has a norm of 312, 40 times the median"}
+                    if number in (7, 8):
+                        event["failed"] = {names[7 % clients]: "timed out after 60 s"}
+                    for client in names:
+                        for way, payload, size in (
+                            ("down", "ModelState", 1_234_567),
+                            ("up", "ModelState", 1_234_567),
+                            ("up", "ClassEmbeddings", 20_480),
+                            ("up", "Count", 8),
+                        ):
+                            transfer = {"stage": stage, "round": number, "client": client, "direction": way}
+                            transfers.append(transfer | {"payload": payload, "bytes": size})
+                metrics.append(event)
+            results = {"heldout/accuracy": 0.6 + 0.7 * level, "heldout/accuracy_std": 0.012, "heldout/rank1": level}
+            results |= {"heldout/tar@1e-02": 1.3 * level, "heldout/tar@1e-03": level, "private/tar@1e-02": level}
+            metrics.append({"event": "global", "stage": stage, "round": number, "metrics": results})
+            if stage == "federate" and number % personal_every == 0:
+                personal = {}
+                for client in names:
+                    base = min(1, max(0, level + 0.3 + 0.1 * random.standard_normal()))
+                    gain = min(1, base + 0.15 * random.random())
+                    personal[client] = {"global/tar@1e-02": base, "personal/tar@1e-02": gain}
+                    personal[client] |= {"global/rank1": 0.9 * base, "personal/rank1": 0.95 * gain}
+                metrics.append({"event": "personal", "stage": stage, "round": number, "clients": personal})
+        benchmarks = {}
+        for seed, benchmark in enumerate(("heldout", "private")):
+            scores = final_scores(mean + 0.03 * seed, seed)
+            rates = {tar_name(far): tar for far, tar in tar_at_far(scores, (1e-2, 1e-3)).items()}
+            if benchmark == "heldout":
+                rates = {"accuracy": 0.6 + 0.7 * mean, "accuracy_std": 0.012, **rates, "rank1": 1.5 * mean}
+            benchmarks[benchmark] = {
+                "metrics": rates,
+                "roc": asdict(roc(scores)),
+                "histogram": asdict(histogram(scores)),
+            }
+            benchmarks[benchmark] |= {"genuine_pairs": 4_000, "impostor_pairs": 60_000}
+        final = {"stage": stage, "round": rounds, "benchmarks": benchmarks}
+        (folder / "evaluation" / f"{stage}.json").write_text(json.dumps(final))
+    config = {"name": "fedpe on synthetic faces", "seed": 7, "data": {"identities": 400, "clients": clients}}
+    (folder / "config.json").write_text(json.dumps(config))
+    environment = {"personae": "0.1.0", "python": "3.11.9", "torch": "2.13.0", "platform": "Linux", "device": "cpu"}
+    (folder / "environment.json").write_text(json.dumps(environment | {"workers": 2}))
+    (folder / "summary.json").write_text(json.dumps({"stages": stages}))
+    write_lines(folder / "metrics.jsonl", metrics)
+    write_lines(folder / "timing.jsonl", timing)
+    write_lines(folder / "ledger.jsonl", transfers)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = fake_run(tmp_path_factory.mktemp("finished") / "run")
+    write_report(folder)
+    return folder
+
+
+class Page(HTMLParser):
+    """Checks that elements are properly nested, and collects what a reader, or an attacker, would look for."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.ids, self.text = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    @property
+    def words(self):
+        return " ".join("".join(self.text).split())
+
+
+def read(folder):
+    return Page((folder / "report.html").read_text())
+
+
+def test_the_page_is_well_formed_and_complete(finished):
+    page = read(finished)
+    titles = ("Results", "What left the clients", "Stages", "Over the rounds", "Operating points", "Scores", "Clients")
+    for title in (*titles, "Ledger", "Rejected and failed clients", "Configuration and environment"):
+        assert title in page.words
+    assert page.tags.count("h1") == 1
+    # Loss, 5 benchmark metrics, 2 client metrics, 2 ROCs, 3 x 2 histograms, 2 bar charts, traffic.
+    assert page.tags.count("figure") == 19
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_page_needs_nothing_beside_it(finished):
+    page = read(finished)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name in ("src", "srcset") or name.startswith("on")]
+    assert all(value.startswith("#") for name, value in page.attributes if name in ("href", "xlink:href"))
+    text = (finished / "report.html").read_text()
+    assert "@import" not in text
+    assert set(re.findall(r"url\((.)", text)) <= {"#"}
+    assert "default-src 'none'" in text
+
+
+def test_references_within_the_figures_hold(finished):
+    page = read(finished)
+    text = (finished / "report.html").read_text()
+    assert set(re.findall(r'(?:href="|url\()#([\w-]+)', text)) <= set(page.ids)
+
+
+def test_figures_take_their_colours_from_the_page(finished):
+    svg = re.findall(r"<svg.*?</svg>", (finished / "report.html").read_text(), flags=re.DOTALL)
+    assert not [colour for one in svg for colour in re.findall(r"#[0-9a-f]{6}\b", one)]
+    assert "var(--series-1)" in svg[0]
+
+
+def test_figures_are_described_in_words(finished):
+    descriptions = [value for name, value in read(finished).attributes if name == "aria-label"]
+    assert any(text.startswith("Training loss. pre-trained ends at ") for text in descriptions)
+    assert any(text.startswith("heldout: ROC over all pairs. True accept rate at the lowest") for text in descriptions)
+
+
+def test_numbers_on_the_page(finished):
+    words = read(finished).words
+    assert "93.60 ± 1.20" in words  # the federated model's accuracy: 0.6 + 0.7 * 0.48
+    assert "296,296,080" in words  # 12 clients, 20 rounds, 1,234,567 bytes
+    assert "timed out after 60 s" in words
+    assert "seed 7" in words
+
+
+def test_disclosure_is_visible(finished):
+    words = read(finished).words
+    assert "federated: vectors that stand for single persons (ClassEmbeddings) left the clients" in words
+    assert "central pooled the faces of all clients in one place" in words
+    assert 'class="alarm"' in (finished / "report.html").read_text()
+
+
+def test_what_was_sent_but_not_declared_is_visible(tmp_path):
+    folder = fake_run(tmp_path, clients=2, federated_rounds=5)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["stages"][1]["discloses"] = ["ModelState"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    write_report(folder)
+    assert "federated sent what it had not declared: ClassEmbeddings, Count." in read(folder).words
+
+
+def test_same_run_same_page(finished):
+    before = (finished / "report.html").read_bytes()
+    assert write_report(finished) == finished / "report.html"
+    assert (finished / "report.html").read_bytes() == before
+
+
+def test_strings_of_the_run_stay_strings(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "evaluation").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"name": HOSTILE, HOSTILE: HOSTILE}))
+    (folder / "environment.json").write_text(json.dumps({HOSTILE: HOSTILE}))
+    stage = {"name": HOSTILE, "label": HOSTILE, "algorithm": HOSTILE, "rounds": 1, "discloses": [HOSTILE]}
+    (folder / "summary.json").write_text(json.dumps({"stages": [stage]}))
+    event = {"stage": HOSTILE, "round": 1}
+    personal = {HOSTILE: {"global/" + HOSTILE: 0.5, "personal/" + HOSTILE: 0.6}}
+    write_lines(
+        folder / "metrics.jsonl",
+        [
+            event
+            | {"event": "round", "participants": [HOSTILE], "rejected": {HOSTILE: HOSTILE}}
+            | {"failed": {HOSTILE: HOSTILE}, "scalars": {"loss": 1.0, HOSTILE: 2.0}},
+            event | {"event": "global", "metrics": {f"{HOSTILE}/{HOSTILE}": 0.5}},
+            event | {"event": "personal", "clients": personal},
+        ],
+    )
+    write_lines(
+        folder / "ledger.jsonl",
+        [event | {"client": HOSTILE, "direction": "up", "payload": HOSTILE, "bytes": 1}],
+    )
+    scores = final_scores(0.3, 0)
+    result = {"metrics": {HOSTILE: 0.5}, "roc": asdict(roc(scores)), "histogram": asdict(histogram(scores))}
+    final = {"stage": HOSTILE, "round": 1, "benchmarks": {HOSTILE: result}}
+    (folder / "evaluation" / "stage.json").write_text(json.dumps(final))
+    write_report(folder)
+    page = read(folder)
+    assert "script" not in page.tags
+    assert page.words.count("<script>alert(") > 10
+
+
+def test_a_run_that_has_just_begun(tmp_path):
+    (tmp_path / "config.json").write_text('{"name": "new"}')
+    write_report(tmp_path)
+    words = read(tmp_path).words
+    assert "Not there (yet): environment.json, summary.json, metrics.jsonl" in words
+    assert "Nothing has been evaluated yet." in words
+
+
+def test_a_run_in_progress(tmp_path):
+    folder = fake_run(tmp_path, clients=3, federated_rounds=8)
+    shutil.rmtree(folder / "evaluation")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"central"' not in line and '"round": 8' not in line and '"round": 7' not in line]
+    (folder / "metrics.jsonl").write_text("".join(kept) + '{"event": "round", "sta')
+    write_report(folder)
+    words = read(folder).words
+    assert "federated: in progress, round 6 of 8; what follows is provisional." in words
+    assert "Over the rounds" in words
+    assert "Operating points" not in words
+
+
+def test_a_last_line_without_its_end_does_not_count(tmp_path):
+    folder = fake_run(tmp_path, clients=2, federated_rounds=5)
+    expected = comparison(folder)
+    event = {"event": "global", "stage": "late", "round": 0, "metrics": {"heldout/rank1": 1.0}}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event))
+    assert comparison(folder) == expected
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("\n")
+    assert [row.label for row in comparison(folder)] == ["pre-trained", "federated", "central", "late"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [
+        ("metrics.jsonl", "{oops}", "Expecting property name"),
+        ("metrics.jsonl", '{"event": "round", "stage": "a"}', "'round' is missing"),
+        ("metrics.jsonl", '{"event": "party", "stage": "a", "round": 1}', "there is no event 'party'"),
+        ("metrics.jsonl", "[]", "list indices"),
+        ("ledger.jsonl", '{"stage": "a", "round": 1, "direction": "up", "bytes": 3}', "'payload' is missing"),
+        ("timing.jsonl", '{"stage": "a", "round": 1, "seconds": "x"}', "could not convert"),
+    ],
+)
+def test_a_corrupt_line_is_named(tmp_path, name, line, reason):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_text("\n".join([line, line, ""]))
+    with pytest.raises(DataError, match=rf"{name}, line 1, cannot be read: .*{reason}"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_corrupt_file_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "summary.json").write_text('{"stages": [{}]}')
+    with pytest.raises(DataError, match=r"summary\.json cannot be read: 'name' is missing"):
+        write_report(tmp_path)
+
+
+def test_a_directory_that_is_no_run(tmp_path):
+    with pytest.raises(ConfigError, match=r"is no run directory: it has no config\.json"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_comparison(finished):
+    rows = comparison(finished)
+    assert [row.label for row in rows] == ["pre-trained", "federated", "central"]
+    federated = rows[1].metrics
+    assert federated["heldout/accuracy"] == pytest.approx(0.936)
+    events = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "personal"][-1]["clients"].values()
+    personal = np.array([client["personal/rank1"] for client in last])
+    assert federated["clients/personal/rank1"] == pytest.approx(personal.mean())
+    assert federated["clients/personal/rank1_std"] == pytest.approx(personal.std())
+    assert "clients/personal/rank1" not in rows[2].metrics
+
+
+@pytest.mark.parametrize("width", [80, 250])
+def test_the_table_fits_the_console(finished, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_table(console, finished)
+    text = console.export_text()
+    assert all(word in text for word in ("pre-trained", "federated", "central", "93.60 ± 1.20", "heldout"))
+    assert max(map(len, text.splitlines())) <= width
+    federated = next(line for line in text.splitlines() if "federated" in line)
+    assert ("93.60 ± 1.20" in federated) == (width == 250)
+
+
+def test_labels_are_no_console_markup(tmp_path):
+    folder = fake_run(tmp_path, clients=2, federated_rounds=5)
+    (folder / "summary.json").write_text(json.dumps({"stages": [{"name": "federate", "label": "[red]x[/nothing]"}]}))
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_table(console, folder)
+    assert "[red]x[/nothing]" in console.export_text()
+
+
+def test_thinning_keeps_both_ends():
+    assert thin(5).tolist() == [0, 1, 2, 3, 4]
+    kept = thin(100_000)
+    assert (len(kept), kept[0], kept[-1]) == (200, 0, 99_999)
+    assert thin(1).tolist() == [0]
+
+
+def test_values_that_are_not_numbers_do_not_break_figures():
+    line = Line(Key("loss", 0), [0, 1, 2], [1.0, math.nan, math.inf])
+    assert "<svg" in curves("a", [line], "loss", percent=False, from_zero=False)
+    assert "<svg" in client_bars("b", ["x", "y"], {Key("global", 0): [math.nan, 0.5]})
+
+
+def test_a_large_run_gives_a_small_page(tmp_path):
+    folder = fake_run(tmp_path, clients=1000, federated_rounds=10, personal_every=5)
+    # The other 490 rounds, of which the report reads the totals only.
+    with (folder / "metrics.jsonl").open("a") as metrics, (folder / "ledger.jsonl").open("a") as transfers:
+        for number in range(11, 501):
+            event = {"stage": "federate", "round": number}
+            failed = {f"client-{client:03}": f"timed out after {number} s" for client in range(0, 1000, 50)}
+            done = event | {"event": "round", "participants": [], "rejected": {}, "failed": failed}
+            metrics.write(json.dumps(done | {"scalars": {"loss": 1 / number}}) + "\n")
+            results = {"heldout/accuracy": 0.9, "heldout/rank1": number / 500}
+            metrics.write(json.dumps(event | {"event": "global", "metrics": results}) + "\n")
+            sent = {"client": "client-000", "direction": "up", "payload": "ModelState", "bytes": 10**9}
+            transfers.write(json.dumps(event | sent) + "\n")
+    write_report(folder)
+    assert (folder / "report.html").stat().st_size < 1_500_000
+    words = read(folder).words
+    assert "share of the clients, worst first" in words
+    assert "rarer entries are left out; metrics.jsonl has them all" in words
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_it_renders_in_a_browser(finished, tmp_path):
+    quiet = ("--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *quiet, "--disable-sync", "--hide-scrollbars"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,3000"]
+    picture = tmp_path / "page.png"
+    address = (finished / "report.html").as_uri()
+    subprocess.run([*command, f"--screenshot={picture}", address], check=True, capture_output=True, timeout=120)
+    with Image.open(picture) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    assert pixels.shape == (3000, 1200, 3)
+
+    def area(red, green, blue):
+        return int((np.abs(pixels - (red, green, blue)).max(axis=2) <= 3).sum())
+
+    # The notices, and the lines of three stages in their colours.
+    assert area(0xFD, 0xE3, 0xDF) > 20_000
+    assert area(0xFF, 0xF4, 0xD6) > 20_000
+    for colour in ((0x14, 0x67, 0xA8), (0xC8, 0x43, 0x2B), (0x1F, 0x8A, 0x57)):
+        assert area(*colour) > 500
+    # Text and figures all the way down: no tall stripe is empty.
+    ink = (pixels.min(axis=2) < 128).any(axis=1)
+    assert all(ink[start : start + 150].any() for start in range(0, 3000, 150))
