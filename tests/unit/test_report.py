@@ -206,13 +206,36 @@ def test_disclosure_is_visible(finished):
     assert 'class="alarm"' in (finished / "report.html").read_text()
 
 
-def test_what_was_sent_but_not_declared_is_visible(tmp_path):
-    folder = fake_run(tmp_path, clients=2, federated_rounds=5)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["stages"][1]["discloses"] = ["ModelState"]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    write_report(folder)
-    assert "federated sent what it had not declared: ClassEmbeddings, Count." in read(folder).words
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (["ModelState"], "federated sent what it had not declared: ClassEmbeddings."),
+        ([], "federated sent what it had not declared: ClassEmbeddings, ModelState."),
+        (["ModelState", "ClassEmbeddings"], None),
+        (None, None),
+    ],
+)
+def test_what_was_sent_but_not_declared_is_visible(tmp_path, declared, expected):
+    (tmp_path / "config.json").write_text("{}")
+    stage = {"name": "federate", "label": "federated"} | ({} if declared is None else {"discloses": declared})
+    (tmp_path / "summary.json").write_text(json.dumps({"stages": [stage]}))
+    sent = {"stage": "federate", "round": 1, "client": "a", "direction": "up", "bytes": 8}
+    write_lines(tmp_path / "ledger.jsonl", [sent | {"payload": kind} for kind in ("ModelState", "ClassEmbeddings")])
+    write_report(tmp_path)
+    words = read(tmp_path).words
+    assert (expected or "federated: vectors that stand for single persons") in words
+    assert ("had not declared" in words) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [({"discloses": []}, "Nothing left the clients."), ({}, "Not known yet: no summary says it")],
+)
+def test_silence_is_not_taken_for_privacy(tmp_path, stage, expected):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "summary.json").write_text(json.dumps({"stages": [{"name": "pretrain"} | stage]}))
+    write_report(tmp_path)
+    assert expected in read(tmp_path).words
 
 
 def test_same_run_same_page(finished):

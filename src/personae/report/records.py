@@ -16,13 +16,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage as the summary describes it; `rounds` is how many it is to have, where that is known."""
+    """One stage as the summary describes it: how many rounds it is to have, and what may leave the clients.
+
+    None stands for what is not known, because there is no summary yet.
+    """
 
     name: str
     label: str
     algorithm: str = ""
     rounds: int | None = None
-    discloses: tuple[str, ...] = ()
+    discloses: tuple[str, ...] | None = None
     pools_faces: bool = False
 
 
@@ -170,7 +173,7 @@ def _stages(summary: Mapping[str, Any]) -> tuple[Stage, ...]:
             label=str(stage.get("label") or stage["name"]),
             algorithm=str(stage.get("algorithm", "")),
             rounds=stage.get("rounds"),
-            discloses=tuple(map(str, stage.get("discloses", ()))),
+            discloses=tuple(map(str, stage["discloses"])) if "discloses" in stage else None,
             pools_faces=bool(stage.get("pools_faces", False)),
         )
         for stage in summary["stages"]

@@ -69,9 +69,8 @@ def disclosure(run: Run) -> Markup:
                 " recognise these persons in other images."
             )
             found.append(tag("p", tag("strong", stage.label), text, class_="warning", role="note"))
-        undeclared = sorted(set(_left(run, stage)) - set(stage.discloses))
-        if stage.discloses and undeclared:
-            text = f" sent what it had not declared: {', '.join(undeclared)}."
+        if stage.discloses is not None and (undeclared := set(_left(run, stage)) - set(stage.discloses)):
+            text = f" sent what it had not declared: {', '.join(sorted(undeclared))}."
             found.append(tag("p", tag("strong", stage.label), text, class_="alarm", role="note"))
     rows = [
         [stage.label, payload, EXPLANATIONS.get(payload, ""), size(run.records[stage.name].payloads["up", payload])]
@@ -84,15 +83,17 @@ def disclosure(run: Run) -> Markup:
     if rows:
         caption = "Everything that the stages may send to the server, and how much of it they sent."
         found.append(table(["stage", "payload", "what it is", "sent"], rows, caption, texts=3))
-    elif run.stages:
+    elif run.stages and all(stage.discloses is not None for stage in run.stages):
         found.append(tag("p", "Nothing left the clients."))
+    else:
+        found.append(tag("p", "Not known yet: no summary says it, and no transfer has been recorded."))
     return section("What left the clients", "disclosure", *found)
 
 
 def _left(run: Run, stage: Stage) -> list[str]:
     """Declared payloads, then any others that the ledger saw going up."""
     sent = (payload for direction, payload in run.records[stage.name].payloads if direction == "up")
-    return list(dict.fromkeys((*stage.discloses, *sorted(sent))))
+    return list(dict.fromkeys((*(stage.discloses or ()), *sorted(sent))))
 
 
 def course(run: Run) -> Markup:
