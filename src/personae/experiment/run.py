@@ -1,21 +1,15 @@
 """From an experiment to a finished run."""
 
-import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
-from personae.data import FaceSet, Partition, Split, open_faces, synthetic_faces
-from personae.data.clients import PartitionedFaces
-from personae.errors import DataError
+from personae.data import Split
 from personae.evaluation.personal import evaluate_client
-from personae.evaluation.protocols import Benchmark
-from personae.evaluation.verification import sample_pairs
-from personae.experiment.config import SYNTHETIC, Experiment, Source
+from personae.experiment.config import Experiment
+from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory, environment
 from personae.models import load_weights
 from personae.progress import Progress, silent
@@ -24,88 +18,6 @@ from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine, unheard
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
-
-
-@dataclass(frozen=True)
-class Materials:
-    """The faces of an experiment, read or rendered, and divided among the clients."""
-
-    experiment: Experiment
-    workers: int = 1
-    progress: Progress = silent
-    cache: Path | None = None
-
-    @cached_property
-    def public(self) -> FaceSet | None:
-        return self._open(self.experiment.data.public)
-
-    @cached_property
-    def private(self) -> FaceSet:
-        faces = self._open(self.experiment.data.private)
-        assert faces is not None
-        return faces
-
-    @cached_property
-    def heldout(self) -> FaceSet | None:
-        return self._open(self.experiment.data.heldout)
-
-    @cached_property
-    def clients(self) -> PartitionedFaces:
-        return PartitionedFaces(self.private, self.partition)
-
-    @cached_property
-    def partition(self) -> Partition:
-        return self.experiment.partition.apply(self.private, self.experiment.seed)
-
-    def benchmarks(self) -> list[Benchmark]:
-        """People nobody trained on, and the clients' own people on images that were kept out of training."""
-        options = self.experiment.evaluation
-        found = []
-        if self.heldout is not None:
-            samples = self.heldout.samples()
-            pairs = sample_pairs(
-                samples.labels,
-                folds=options.folds,
-                pairs_per_fold=options.pairs_per_fold,
-                seed=self.experiment.seed,
-            )
-            found.append(Benchmark("heldout", samples, options.fars, pairs))
-        return [*found, Benchmark("private", self.clients.pooled(Split.TEST, newcomers=True), options.fars)]
-
-    def digest(self) -> str:
-        """Of everything that determines the result: a checkpoint of another digest is not this run's."""
-        sets = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
-        content = json.dumps([self.experiment.resolved(), sets], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    def _open(self, source: Source | None) -> FaceSet | None:
-        if source is None:
-            return None
-        network = self.experiment.network
-        if source.source != SYNTHETIC:
-            faces = open_faces(
-                Path(source.source),
-                height=network.height,
-                width=network.width,
-                cache=self.cache,
-                progress=self.progress,
-                skip_unreadable=source.skip_unreadable,
-            )
-            return faces.slice_identities(source.first, source.identities, source.min_images)
-        if network.height != network.width:
-            raise DataError("synthetic faces are square; give the network the same height and width")
-        assert source.identities is not None
-        return synthetic_faces(
-            identities=source.identities,
-            images=source.images,
-            first=source.first,
-            domain=source.domain,
-            seed=self.experiment.seed if source.seed is None else source.seed,
-            size=network.height,
-            cache=self.cache,
-            progress=self.progress,
-            workers=self.workers,
-        )
 
 
 def run_experiment(

@@ -1,0 +1,244 @@
+"""The command line: it reads options, calls the package, and shows what comes back."""
+
+import errno
+import signal
+import sys
+from enum import StrEnum
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import torch
+import typer
+
+from personae import screen
+from personae.console import messages, meter, notify
+from personae.data import PartitionPlan, open_faces, synthetic_faces
+from personae.doctor import examine
+from personae.errors import ConfigError, Interrupted, PersonaeError
+from personae.experiment.assess import evaluate_on, load_model
+from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
+from personae.experiment.forecast import forecast
+from personae.experiment.materials import Materials
+from personae.experiment.run import run_experiment
+from personae.models import Network
+from personae.privacy.disclosure import warning
+from personae.report.html import write_report
+from personae.report.partition_plot import plot_partition
+from personae.runtime.inprocess import available_cores
+
+app = typer.Typer(
+    help="Federated face recognition: train one model together, keep a personal one each, share no faces.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that play clients; one a core.")]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+class By(StrEnum):
+    equal = "equal"
+    one_identity = "one-identity"
+    lognormal_identities = "lognormal-identities"
+    lognormal_images = "lognormal-images"
+    attributes = "attributes"
+    domain = "domain"
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    workers: Workers = None,
+) -> None:
+    """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
+    with as_file(files("personae.experiment") / "demo.toml") as path:
+        experiment = load_experiment(path)
+    _execute(experiment, out or _free(Path("runs/demo")), workers=workers)
+
+
+@app.command()
+def run(
+    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
+    workers: Workers = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment."""
+    experiment = load_experiment(path, settings or [])
+    if dry_run:
+        count = _workers(workers, device)
+        screen.forecast(forecast(Materials(experiment, count, meter), count), as_json)
+        return
+    folder = out or Path("runs") / experiment.name
+    hint = f"personae run {path} --out {folder} --resume" + "".join(f" --set {item}" for item in settings or [])
+    _execute(experiment, folder, resume=resume, workers=workers, device=device, as_json=as_json, hint=hint)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A run, or a weights file (.safetensors, .pth).")],
+    on: Annotated[list[str], typer.Option("--on", metavar="[NAME=]PATH", help="Faces: a folder, a zip or a list.")],
+    stage: Annotated[str | None, typer.Option(help="Of a run: which stage's model.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
+    embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,
+    size: Annotated[int, typer.Option(help="With --backbone: the size of its images.")] = 112,
+    far: Annotated[list[float] | None, typer.Option(help="A false accept rate; may be given several times.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model on faces: 10-fold accuracy, true accept rates, rank-1."""
+    given = Network(name=backbone, embedding=embedding, height=size, width=size) if backbone else None
+    network, trained = load_model(model, stage, given)
+    rates = tuple(far or (1e-1, 1e-2, 1e-3))
+    results = {}
+    for item in on:
+        name, _, path = item.rpartition("=")
+        results[name or Path(path).stem] = evaluate_on(trained, network, Path(path), rates, progress=meter)
+    screen.benchmarks(results, as_json)
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], as_json: AsJson = False
+) -> None:
+    """Write a run's report.html anew, and print its table."""
+    screen.models(path, write_report(path), as_json)
+
+
+@app.command()
+def partition(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip or list of faces, or `synthetic`.")],
+    by: Annotated[By, typer.Option(help="How identities are dealt.")] = By.equal,
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
+    mu: Annotated[float, typer.Option(help="Log-normal: the mean of the logarithm.")] = 3.0,
+    sigma: Annotated[float, typer.Option(help="Log-normal: the deviation of the logarithm.")] = 3.0,
+    shared: Annotated[float, typer.Option(help="Share of identities held by several clients.")] = 0.0,
+    new_clients: Annotated[int, typer.Option(help="Clients kept out of training.")] = 0,
+    predicate: Annotated[list[str] | None, typer.Option(help='By attributes: e.g. "Male & !Young"; repeat.')] = None,
+    source: Annotated[str, typer.Option(help="By domain: the source domain.")] = "",
+    drop_small: Annotated[bool, typer.Option(help="Leave identities with a single image out.")] = False,
+    identities: Annotated[int, typer.Option(help="Synthetic: how many people.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another seed, another partition.")] = 0,
+    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+    table: Annotated[Path | None, typer.Option(help="Write client, identity, image, split as CSV.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide faces among clients; print and plot who holds what."""
+    plan = PartitionPlan(
+        by=by.value,
+        clients=clients,
+        mu=mu,
+        sigma=sigma,
+        shared=shared,
+        new_clients=new_clients,
+        predicates=tuple(predicate or ()),
+        source=source,
+        drop_small=drop_small,
+    )
+    if data == SYNTHETIC:
+        faces = synthetic_faces(identities=identities, images=20, seed=seed, size=32, progress=meter)
+    else:
+        faces = open_faces(Path(data), height=112, width=112, progress=meter)
+    division = plan.apply(faces, seed)
+    plot_partition(faces, division, plot)
+    if table:
+        division.write_table(faces, table)
+    screen.holdings(division.summary(faces), plot, as_json)
+
+
+@app.command()
+def algorithms(as_json: AsJson = False) -> None:
+    """List the algorithms with their hyper-parameters."""
+    screen.algorithms(as_json)
+
+
+@app.command()
+def disclose(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what each algorithm lets out of a client."""
+    screen.disclosure(as_markdown, as_json)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at this machine: versions, cores, cache, speed."""
+    screen.findings(examine(), as_json)
+
+
+def main() -> None:
+    """Errors that a user can act on are one line and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except PersonaeError as error:
+        _fail(error)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(Interrupted(f"{error.filename or 'writing'}: the disk is full; free some space and resume"))
+        _fail(ConfigError(f"{error.filename}: {error.strerror}"))
+
+
+def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature of a signal handler
+    raise KeyboardInterrupt
+
+
+def _fail(error: PersonaeError) -> NoReturn:
+    messages.print(f"personae: {error}", style="red", markup=False, soft_wrap=True)
+    sys.exit(error.exit_code)
+
+
+def _execute(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+    hint: str = "",
+) -> None:
+    for stage in experiment.recipe:
+        if text := warning(type(stage.algorithm)):
+            notify(f"stage {stage.name}: {text}")
+    try:
+        page = run_experiment(
+            experiment,
+            out,
+            resume=resume,
+            workers=_workers(workers, device),
+            device=device,
+            progress=meter,
+            notify=notify,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; the completed rounds are in {out}{f'; continue with: {hint}' if hint else ''}"
+        ) from None
+    screen.models(out, page, as_json)
+
+
+def _workers(asked: int | None, device: str) -> int:
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {device}: there are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")
+    return asked or (available_cores() if device == "cpu" else 1)
+
+
+def _free(wanted: Path) -> Path:
+    """The folder itself, or with the first number behind it that makes it new."""
+    number, path = 1, wanted
+    while path.exists() and any(path.iterdir()):
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+    return path

@@ -1,0 +1,82 @@
+"""What a run will take, before it starts."""
+
+from dataclasses import dataclass
+
+from personae.core.layout import Layout
+from personae.core.stage import Stage
+from personae.data.holdings import Holding
+from personae.experiment.materials import Materials
+from personae.privacy.disclosure import message_bytes, sends
+from personae.runtime.spool import MEMORY
+
+COPIES = 4  # of the weights in a process that trains: the weights, their gradient, the momentum, the update
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """One stage: who is asked, and how much crosses in a round when nobody fails."""
+
+    name: str
+    algorithm: str
+    rounds: int
+    clients_per_round: int
+    images_per_round: int
+    bytes_down: int
+    bytes_up: int
+    leaves: list[str]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Clients, samples, traffic and memory of an experiment."""
+
+    clients: int
+    new_clients: int
+    identities: int
+    train_images: int
+    test_images: int
+    parameters: int
+    model_bytes: int
+    memory_bytes: int  # of weights and updates in all processes; the activations of a batch come on top
+    pixel_bytes: int  # mapped from disk, shared by all processes
+    stages: list[StageForecast]
+
+
+def forecast(materials: Materials, workers: int) -> Forecast:
+    experiment = materials.experiment
+    summary = materials.partition.summary(materials.private)
+    trainers = [holding for holding in summary if not holding.new]
+    layout = Layout.of(experiment.network.layout())
+    width = experiment.network.embedding
+    sets = [faces for faces in (materials.public, materials.private, materials.heldout) if faces is not None]
+    return Forecast(
+        clients=len(summary),
+        new_clients=len(summary) - len(trainers),
+        identities=sum(holding.identities for holding in summary),
+        train_images=sum(holding.train for holding in trainers),
+        test_images=sum(holding.test for holding in summary),
+        parameters=layout.trainable_size,
+        model_bytes=4 * layout.size,
+        memory_bytes=4 * layout.size * COPIES * (workers + (workers > 1)) + MEMORY,
+        pixel_bytes=sum(len(faces) * faces.size[0] * faces.size[1] * 3 for faces in sets),
+        stages=[_stage(stage, trainers, layout, width, materials) for stage in experiment.recipe],
+    )
+
+
+def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
+    algorithm = type(stage.algorithm)
+    asked = max(1, round(stage.participation * len(trainers))) if algorithm.federated else 0
+    classes = sum(holding.identities for holding in trainers) // len(trainers)
+    images = sum(holding.train for holding in trainers)
+    if not algorithm.federated and not algorithm.pools_faces:
+        images = len(materials.public) if materials.public is not None else 0
+    return StageForecast(
+        name=stage.name,
+        algorithm=algorithm.name,
+        rounds=stage.rounds,
+        clients_per_round=asked,
+        images_per_round=images * asked // len(trainers) if asked else images,
+        bytes_down=asked * message_bytes(algorithm.types.down, layout, width, classes),
+        bytes_up=asked * message_bytes(algorithm.types.up, layout, width, classes),
+        leaves=sends(algorithm),
+    )

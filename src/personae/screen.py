@@ -1,0 +1,126 @@
+"""Results for a person, as tables, or for a script, as JSON."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from personae.algorithms import ALGORITHMS
+from personae.console import output
+from personae.data.holdings import Holding
+from personae.doctor import Finding
+from personae.evaluation.protocols import BenchmarkResult
+from personae.experiment.forecast import Forecast
+from personae.privacy.disclosure import crossings, markdown, warning
+from personae.report.table import comparison, print_table
+
+
+def models(run: Path, page: Path, as_json: bool) -> None:
+    """The models of a run side by side, and where its report is."""
+    if as_json:
+        rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
+        _print_json({"run": str(run), "report": str(page), "models": rows})
+        return
+    print_table(output, run)
+    _line(f"report: {page}")
+
+
+def benchmarks(results: Mapping[str, BenchmarkResult], as_json: bool) -> None:
+    if as_json:
+        _print_json({name: dataclasses.asdict(result) for name, result in results.items()})
+        return
+    metrics = list(dict.fromkeys(metric for result in results.values() for metric in result.metrics))
+    table = Table("faces", *metrics)
+    for name, result in results.items():
+        table.add_row(name, *(f"{100 * result.metrics[key]:.2f}" if key in result.metrics else "–" for key in metrics))
+    output.print(table)
+
+
+def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:
+    """Who holds what."""
+    if as_json:
+        _print_json([dataclasses.asdict(holding) for holding in summary])
+        return
+    table = Table("client", "identities", "train", "val", "test")
+    for holding in summary:
+        name = f"{holding.client} (new)" if holding.new else holding.client
+        table.add_row(name, *map(str, (holding.identities, holding.train, holding.val, holding.test)))
+    output.print(table)
+    _line(f"picture: {picture}")
+
+
+def algorithms(as_json: bool) -> None:
+    """Every algorithm with its hyper-parameters and their defaults."""
+    defaults: dict[str, dict[str, Any]] = {name: dataclasses.asdict(kind()) for name, kind in ALGORITHMS.items()}  # type: ignore[call-overload]
+    if as_json:
+        _print_json(defaults)
+        return
+    for name, kind in ALGORITHMS.items():
+        output.print(f"[bold]{name}[/bold]: {(kind.__doc__ or '').splitlines()[0]}")
+        for option, value in defaults[name].items():
+            _line(f"  {option} = {json.dumps(value)}")
+
+
+def disclosure(as_markdown: bool, as_json: bool) -> None:
+    """What each algorithm lets across."""
+    if as_markdown:
+        typer.echo(markdown(ALGORITHMS.values()), nl=False)
+        return
+    crossing = crossings(ALGORITHMS.values())
+    if as_json:
+        _print_json([dataclasses.asdict(item) for item in crossing])
+        return
+    table = Table("algorithm", "direction", "field", "payload")
+    for item in crossing:
+        table.add_row(item.algorithm, item.direction, item.field, item.payload)
+    output.print(table)
+    for kind in ALGORITHMS.values():
+        if text := warning(kind):
+            _line(text)
+
+
+def findings(found: Sequence[Finding], as_json: bool) -> None:
+    if as_json:
+        _print_json([dataclasses.asdict(finding) for finding in found])
+        return
+    table = Table("", "found", "advice")
+    for finding in found:
+        table.add_row(finding.subject, finding.state, finding.advice, style=None if finding.good else "yellow")
+    output.print(table)
+
+
+def forecast(found: Forecast, as_json: bool) -> None:
+    """What a run will take."""
+    if as_json:
+        _print_json(dataclasses.asdict(found))
+        return
+    new = f" ({found.new_clients} of them new)" if found.new_clients else ""
+    _line(f"{found.clients} clients{new}, {found.identities} identities")
+    _line(
+        f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} mapped from disk"
+    )
+    _line(f"{found.parameters:,} parameters, {_size(found.model_bytes)} a model")
+    _line(f"{_size(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
+    table = Table("stage", "algorithm", "rounds", "clients", "images", "down", "up", "leaves a client")
+    table.title = "a round"
+    for stage in found.stages:
+        counts = map(str, (stage.rounds, stage.clients_per_round, stage.images_per_round))
+        traffic = map(_size, (stage.bytes_down, stage.bytes_up))
+        table.add_row(stage.name, stage.algorithm, *counts, *traffic, ", ".join(stage.leaves) or "nothing")
+    output.print(table)
+
+
+def _line(text: str) -> None:
+    output.print(text, markup=False, soft_wrap=True)
+
+
+def _print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, indent=1))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
