@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from personae.models import Network, load_weights
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 WEIGHTS, FACES = DATA / "weights" / "mobilefacenet_casia.pth", DATA / "lfw_112.zip"
-PUBLISHED = 98.62
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,19 +27,37 @@ pytestmark = [
 def test_mobilefacenet_reproduces_its_accuracy_on_lfw(capsys: pytest.CaptureFixture[str]) -> None:
     network, state = load_weights(WEIGHTS)
     assert network == Network(name="mobilefacenet", embedding=128, height=112, width=112)
-    model = network.build()
+    model = network.build().eval()
     model.load_state_dict(state)
 
-    with zipfile.ZipFile(FACES) as archive:
+    with zipfile.ZipFile(FACES) as archive, torch.inference_mode():
         pairs = read_pairs(archive.read("pairs.txt").decode())
         paths = sorted({path for first, second, _ in pairs for path in (first, second)})
-        embeddings = dict(zip(paths, embed(model.eval(), archive, paths), strict=True))
-    distances = np.array([float((embeddings[a] - embeddings[b]).square().sum()) for a, b, _ in pairs])
-    accuracy = 100 * ten_fold_accuracy(distances, np.array([same for _, _, same in pairs]))
+        batches = [(model(images), model(images.flip(3))) for images in read_images(archive, paths)]
+    plain, mirrored = (torch.cat(embeddings) for embeddings in zip(*batches, strict=True))
 
+    row = {path: index for index, path in enumerate(paths)}
+    first, second = [row[path] for path, _, _ in pairs], [row[path] for _, path, _ in pairs]
+    same = np.array([is_same for _, _, is_same in pairs])
+
+    def squared_distances(embeddings: Tensor) -> npt.NDArray[np.float64]:
+        unit = F.normalize(embeddings.double())
+        return (unit[first] - unit[second]).square().sum(dim=1).numpy()
+
+    alone, both = squared_distances(plain), squared_distances(plain + mirrored)
+    third_nearest_impostor = np.sort(alone[~same])[2]
+    tar = np.mean(alone[same] <= third_nearest_impostor)
+    accuracy_alone, accuracy_both = (100 * ten_fold_accuracy(distances, same) for distances in (alone, both))
     with capsys.disabled():
-        print(f"\nLFW, 10 folds: {accuracy.mean():.2f} +- {accuracy.std():.2f}")
-    assert accuracy.mean() == pytest.approx(PUBLISHED, abs=0.1)
+        print(
+            f"\nLFW, 10 folds: image alone {accuracy_alone.mean():.2f} +- {accuracy_alone.std():.2f}, "
+            f"TAR at FAR 1e-3 {tar:.4f}; image + mirror {accuracy_both.mean():.2f} +- {accuracy_both.std():.2f}"
+        )
+
+    # The figures stated with these weights, 98.62 and 0.897, agree with the image alone; its mirror adds a quarter point.
+    assert accuracy_alone.mean() == pytest.approx(98.62, abs=0.1)
+    assert tar == pytest.approx(0.897, abs=0.001)
+    assert accuracy_both.mean() == pytest.approx(98.82, abs=0.1)
 
 
 def read_pairs(text: str) -> list[tuple[str, str, bool]]:
@@ -59,16 +77,10 @@ def image_path(name: str, number: str) -> str:
     return f"images/{name}/{name}_{int(number):04d}.jpg"
 
 
-@torch.inference_mode()
-def embed(model: nn.Module, archive: zipfile.ZipFile, paths: list[str], batch: int = 64) -> Tensor:
-    """Each image plus its mirror, normalised."""
-    model = model.to(memory_format=torch.channels_last)
-    embeddings = []
+def read_images(archive: zipfile.ZipFile, paths: list[str], batch: int = 16) -> Iterator[Tensor]:
     for start in range(0, len(paths), batch):
         pixels = [np.asarray(Image.open(io.BytesIO(archive.read(path)))) for path in paths[start : start + batch]]
-        images = (torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
-        embeddings.append(F.normalize(model(images) + model(images.flip(3))))
-    return torch.cat(embeddings)
+        yield (torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
 
 
 def ten_fold_accuracy(distances: npt.NDArray[np.float64], same: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:

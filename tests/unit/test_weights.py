@@ -44,8 +44,8 @@ def test_weights_survive_a_file(tmp_path: Path, state: dict[str, Tensor], suffix
 
 @pytest.mark.parametrize(
     ("network", "height", "width"),
-    [(Network(name=name), height, width) for name in NETWORKS for height, width in [(112, 112), (112, 96)]]
-    + [(Network(norm="group"), 64, 64)],
+    [(Network(name=name), 112, 96) for name in NETWORKS]
+    + [(Network(name="iresnet18"), 112, 112), (Network(name="mobilefacenet"), 64, 48), (Network(norm="group"), 64, 64)],
     ids=lambda value: value.name if isinstance(value, Network) else str(value),
 )
 def test_every_network_is_recognised(tmp_path: Path, network: Network, height: int, width: int) -> None:
