@@ -54,7 +54,7 @@ def test_mobilefacenet_reproduces_its_accuracy_on_lfw(capsys: pytest.CaptureFixt
             f"TAR at FAR 1e-3 {tar:.4f}; image + mirror {accuracy_both.mean():.2f} +- {accuracy_both.std():.2f}"
         )
 
-    # The figures stated with these weights, 98.62 and 0.897, agree with the image alone; its mirror adds a quarter point.
+    # The figures stated with these weights, 98.62 and 0.897, fit the image alone; the mirror adds a quarter point.
     assert accuracy_alone.mean() == pytest.approx(98.62, abs=0.1)
     assert tar == pytest.approx(0.897, abs=0.001)
     assert accuracy_both.mean() == pytest.approx(98.82, abs=0.1)
