@@ -100,9 +100,7 @@ def forecast(found: Forecast, as_json: bool) -> None:
         return
     new = f" ({found.new_clients} of them new)" if found.new_clients else ""
     _line(f"{found.clients} clients{new}, {found.identities} identities")
-    _line(
-        f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} mapped from disk"
-    )
+    _line(f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} of pixels")
     _line(f"{found.parameters:,} parameters, {_size(found.model_bytes)} a model")
     _line(f"{_size(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
     table = Table("stage", "algorithm", "rounds", "clients", "images", "down", "up", "leaves a client")
