@@ -105,13 +105,11 @@ class PartitionPlan:
         """Per row of the pool, the position of its client among those of the pool."""
         identity = faces.identity[pool.rows]
         codes, counts = self._large_enough(faces, pool, identity)
-        clients = pool.clients or len(codes)
+        clients = pool.clients or max(len(codes), 1)
         if len(codes) < clients:
-            having = f"with at least {self.min_images} images " if self.min_images > 1 else ""
+            having = f" with at least {self.min_images} images" if self.min_images > 1 else ""
             advice = "ask for fewer clients or bring more faces"
-            raise DataError(
-                f"{pool.name}: {clients} clients need {clients} identities {having}but there are {len(codes)}; {advice}"
-            )
+            raise DataError(f"{pool.name}: {len(codes)} identities{having} are too few for {clients} clients; {advice}")
         if self.by == "one-identity":
             chosen = np.sort(rng.permutation(len(codes))[:clients])
             codes, counts = codes[chosen], counts[chosen]
