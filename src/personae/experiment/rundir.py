@@ -21,6 +21,7 @@ from personae.errors import ConfigError
 from personae.files import replacing, write_text
 from personae.privacy.disclosure import sends
 from personae.runtime.engine import Result
+from personae.runtime.federation import Assessment
 
 RECORDS = ("metrics", "ledger", "timing")
 
@@ -98,8 +99,8 @@ class RunDirectory:
 
     def rewind(self, position: Mapping[str, int]) -> None:
         for name, file in self._records.items():
-            file.truncate(position[name])
-            file.seek(position[name])
+            file.truncate(position.get(name, 0))
+            file.seek(position.get(name, 0))
 
     def _append(self, record: str, content: Mapping[str, Any]) -> None:
         self._records[record].write(json.dumps(content).encode() + b"\n")
@@ -126,7 +127,7 @@ def _describe(stage: Stage) -> dict[str, Any]:
         "algorithm": algorithm.name,
         "label": stage.title,
         "rounds": stage.rounds,
-        "discloses": sends(algorithm),
+        "discloses": sorted({*sends(algorithm), *Assessment.payloads().values()}),
         "pools_faces": algorithm.pools_faces,
     }
 

@@ -27,7 +27,7 @@ from personae.runtime.transport import Failure, Transport
 
 
 class Journal(Protocol):
-    """The records of a run. `position` makes them durable; `rewind` takes back what came after a position."""
+    """The records of a run. `position` makes them durable; `rewind` takes back what came after (all, if it is empty)."""
 
     def metrics(self, event: Mapping[str, Any]) -> None: ...
 
@@ -101,9 +101,10 @@ class _Walk:
         recipe = self.engine.federation.recipe
         before = predecessors(recipe)
         start, first, state = 0, 1, None
-        if latest := self.engine.checkpoints.latest():
+        latest = self.engine.checkpoints.latest()
+        self.engine.journal.rewind(latest[0].journal if latest else {})
+        if latest:
             position, state = latest
-            self.engine.journal.rewind(position.journal)
             start = next(index for index, stage in enumerate(recipe) if stage.name == position.stage)
             first = position.round + 1
         for stage in recipe[start:]:
@@ -123,6 +124,8 @@ class _Walk:
         if stage.algorithm.federated:
             unit, asked = "clients", self._asked(stage)
         with self.engine.progress(stage.title, asked * len(rounds), unit) as advance:
+            if first == 1 and stage.evaluate_every:
+                self._evaluate(stage, state, 0)  # where the curves begin
             for round_ in rounds:
                 began = time.monotonic()
                 state = self._round(stage, state, round_, advance)
