@@ -1,9 +1,9 @@
 """Procedural faces: pictures of people who do not exist, drawn from nothing but numbers."""
 
-from personae.data.synthetic.attributes import ATTRIBUTES
 from personae.data.synthetic.capture import Capture
+from personae.data.synthetic.celeba import ATTRIBUTES
 from personae.data.synthetic.domains import DOMAINS, Domain
 from personae.data.synthetic.people import People
-from personae.data.synthetic.render import attributes, render
+from personae.data.synthetic.renderer import attributes, render
 
 __all__ = ["ATTRIBUTES", "DOMAINS", "Capture", "Domain", "People", "attributes", "render"]

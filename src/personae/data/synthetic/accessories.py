@@ -2,17 +2,16 @@
 
 import torch
 
-from personae.data.synthetic.canvas import blend_, step, wave
-from personae.data.synthetic.face import Face
+from personae.data.synthetic.canvas import blend, step, wave
 from personae.data.synthetic.people import LONG
-from personae.data.synthetic.scene import Stage, picture_axes
+from personae.data.synthetic.scene import Portrait, picture_axes
 
 
-def draw_glasses(stage: Stage, face: Face) -> None:
+def draw_glasses(stage: Portrait) -> None:
     """Rounded lenses on a plane in front of the eyes, with bridge and arms."""
     image = stage.canvas.colour
     glasses, eyes, per_unit = stage.person.glasses, stage.person.eyes, stage.rays.per_unit
-    x, y = (stage.rays.linear(form) for form in stage.geometry.glasses_plane.unbind(1))
+    x, y = (stage.rays.linear(form) for form in stage.anatomy.glasses_plane.unbind(1))
     y.sub_(eyes.y - 0.015)
     ax = x.abs()
     corner = glasses.roundness * glasses.lens_height
@@ -21,18 +20,18 @@ def draw_glasses(stage: Stage, face: Face) -> None:
     lens = torch.maximum(mx, my).clamp_(max=0).sub_(corner)
     lens.add_(mx.clamp_(min=0).square_().add_(my.clamp_(min=0).square_()).sqrt_())
     bridge = step(glasses.rim - (y - 0.05).abs_(), per_unit).mul_(ax < eyes.x - glasses.lens_width)
-    arm = step(glasses.rim - (face.y - (eyes.y + 0.03)).abs_(), per_unit).mul_(face.front)
+    arm = step(glasses.rim - (stage.face.y - (eyes.y + 0.03)).abs_(), per_unit).mul_(stage.face.front)
     arm.mul_(ax > eyes.x + glasses.lens_width).mul_(stage.person.hair.style != LONG)
     inside = step(-lens, per_unit)
     glare = wave(x.add_(y).mul_(0.8).add_(stage.shot.backdrop.phase)).clamp_(min=0).square_().square_()
     keep = (inside * stage.shot.lens_tint).neg_().add_(1).unsqueeze(1)
-    blend_(image, keep, glasses.colour * 0.4)
+    blend(image, keep, glasses.colour * 0.4)
     image.add_(glare.mul_(inside).mul_(0.12).unsqueeze(1))
     frame = torch.maximum(torch.maximum(step(glasses.rim - lens.abs_(), per_unit), bridge), arm)
-    blend_(image, frame.neg_().add_(1).unsqueeze(1), glasses.colour)
+    blend(image, frame.neg_().add_(1).unsqueeze(1), glasses.colour)
 
 
-def draw_occluder(stage: Stage) -> None:
+def draw_occluder(stage: Portrait) -> None:
     """A flat patch, or a hand: skin-coloured with fingers, reaching in from outside."""
     thing, light = stage.shot.occluder, stage.shot.light
     cosine, sine = thing.turn.unbind(1)
@@ -48,5 +47,5 @@ def draw_occluder(stage: Stage) -> None:
     inside = torch.minimum((1 - x.abs_()).mul_(thing.width), torch.minimum(reach.sub_(y), y + (thing.height + hand)))
     shade = (valley.square() * valley).mul_(-0.45 * hand).add_(1).mul_(light.ambient + 0.6 * light.diffuse)
     colour = torch.where(hand.unsqueeze(1) > 0, stage.person.skin.colour, thing.colour)
-    keep = step(inside, torch.full_like(light.ambient, 0.5 * size)).neg_().add_(1)
-    blend_(image, keep.unsqueeze(1), shade.unsqueeze(1) * colour)
+    keep = step(inside, 0.5 * size).neg_().add_(1)
+    blend(image, keep.unsqueeze(1), shade.unsqueeze(1) * colour)

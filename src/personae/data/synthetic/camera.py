@@ -10,18 +10,24 @@ from personae.data.synthetic.random import Stream
 
 NOISE_OFFSETS = 1 << 16
 SENSOR_BLUR = 0.25  # pixels
+BRIGHTEST = 1.2  # light beyond this is lost
 KERNEL_RADIUS = 2.6457513110645906  # of a kernel (1 - r²)² with standard deviation one
 
 
-def develop(image: Tensor, film: Film, capture: Capture) -> Tensor:
-    """Light [N, 3, size, size] to uint8 [N, size, size, 3]; uses up the memory of `image`."""
+def develop(image: Tensor, film: Film, gray: Tensor, capture: Capture) -> Tensor:
+    """Light [N, 3, size, size] to uint8 [N, size, size, 3]; `gray` are the rows without colour."""
     size = image.shape[-1]
     image = _blur(image, film.blur * size + SENSOR_BLUR, capture.blur[1] * size + SENSOR_BLUR)
-    image = _tone(_desaturate(image, film.gray), film)
-    noise = _noise(3 * size * size, image.device)
-    grain = noise[film.noise_offset.flatten().long()].view(image.shape)
-    image.add_(grain.mul_(film.noise.unsqueeze(1)))
-    return image.clamp_(0, 1).mul_(255).add_(0.5).to(torch.uint8).permute(0, 2, 3, 1)
+    image.index_copy_(0, gray, _luma(image.index_select(0, gray)))
+    curve, contrast, brightness, noise = (
+        setting.unsqueeze(1) for setting in (film.curve, film.contrast, film.brightness, film.noise)
+    )
+    image.clamp_(0, BRIGHTEST)
+    image.div_((image * (1 - curve)).add_(curve))
+    image.mul_(contrast * 255).add_((0.5 - 0.5 * contrast + brightness) * 255 + 0.5)
+    strings = _noise(image[0].numel(), image.device)
+    image.add_(strings[film.noise_offset.flatten().long()].view(image.shape).mul_(noise * 255))
+    return image.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
@@ -33,6 +39,7 @@ def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
     total = centre
     for tap in sides:
         total = total + 2 * tap
+    image = image.contiguous()
     for dimension in (2, 3):
         size = image.shape[dimension]
         before = image.narrow(dimension, 0, 1).expand_as(image.narrow(dimension, 0, reach))
@@ -45,18 +52,9 @@ def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
     return image
 
 
-def _desaturate(image: Tensor, gray: Tensor) -> Tensor:
+def _luma(image: Tensor) -> Tensor:
     red, green, blue = image.unbind(1)
-    luma = (0.299 * red).add_(0.587 * green).add_(0.114 * blue)
-    return image.add_((luma.unsqueeze(1) - image).mul_(gray.unsqueeze(1)))
-
-
-def _tone(image: Tensor, film: Film) -> Tensor:
-    """A tone curve through black and white, then contrast about the middle, and brightness."""
-    curve, contrast = film.curve.unsqueeze(1), film.contrast.unsqueeze(1)
-    image.clamp_(0, 1.2)
-    image.div_(image * (1 - curve) + curve)
-    return image.mul_(contrast).add_(0.5 - 0.5 * contrast + film.brightness.unsqueeze(1))
+    return (0.299 * red).add_(0.587 * green).add_(0.114 * blue).unsqueeze(1).expand_as(image)
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,7 @@
 
 Everything here and wherever pixels are computed is a correctly rounded operation (no exponential, no sine, no fused
 or reordered sum): a pixel is then the same bit for bit whatever else is rendered with it, on however many threads.
-Functions ending in an underscore, and those of `inside`, `dx`, `dy` and `turns`, use up their arguments' memory.
+The brushes reuse the memory of their first arguments.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from personae.data.synthetic.capture import Light
+
+TINY = 1e-12  # instead of zero under a square root: on some processors the root of zero takes many times as long
 
 
 def bell(dx: Tensor, dy: Tensor | None = None) -> Tensor:
@@ -21,8 +23,8 @@ def bell(dx: Tensor, dy: Tensor | None = None) -> Tensor:
     return square.neg_().add_(1).clamp_(min=0).square_()
 
 
-def step(inside: Tensor, per_unit: Tensor) -> Tensor:
-    """The anti-aliased indicator of `inside > 0`, a signed distance; `per_unit` is in pixels."""
+def step(inside: Tensor, per_unit: Tensor | float) -> Tensor:
+    """The anti-aliased indicator of `inside > 0`, a signed distance, given the pixels per unit."""
     return inside.mul_(per_unit).add_(0.5).clamp_(0, 1)
 
 
@@ -37,54 +39,62 @@ def wave(turns: Tensor) -> Tensor:
     return turns.abs().mul_(-16).add_(8).mul_(turns)
 
 
-def blend_(target: Tensor, keep: Tensor, value: Tensor | float) -> None:
+def blend(target: Tensor, keep: Tensor, value: Tensor | float) -> None:
     """Move the target towards the value, all the way where `keep` is zero."""
     target.sub_(value).mul_(keep).add_(value)
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """Colour and its shade `tone`, how directly light falls on it, and shine: composed back to front, lit once."""
+    """Pictures composed back to front and lit once.
 
-    colour: Tensor
-    tone: Tensor
-    light: Tensor
-    shine: Tensor
+    `layers` [N, 6, height, width] are the three channels of the `colour`, its shade `tone`, how directly the `light`
+    falls and how much it is mirrored (`shine`).
+    """
+
+    layers: Tensor
 
     @classmethod
     def plain(cls, colour: Tensor, tone: Tensor, light: float) -> "Canvas":
-        return cls(colour, tone, torch.full_like(tone, light), torch.zeros_like(tone))
+        tone = tone.unsqueeze(1)
+        return cls(torch.cat([colour, tone, torch.full_like(tone, light), torch.zeros_like(tone)], 1))
 
-    def rows(self, index: Tensor) -> "Canvas":
-        return Canvas(*(layer.index_select(0, index) for layer in self._layers()))
+    @property
+    def colour(self) -> Tensor:
+        return self.layers[:, :3]
 
-    def put(self, index: Tensor, canvas: "Canvas") -> None:
-        for layer, part in zip(self._layers(), canvas._layers(), strict=True):
-            layer.index_copy_(0, index, part)
+    @property
+    def tone(self) -> Tensor:
+        return self.layers[:, 3]
 
-    def _layers(self) -> tuple[Tensor, ...]:
-        return self.colour, self.tone, self.light, self.shine
+    @property
+    def light(self) -> Tensor:
+        return self.layers[:, 4]
 
-    def cover(self, mask: Tensor, light: Tensor, colour: Tensor | None = None, tone: Tensor | float = 1.0) -> None:
-        """Put a layer on top; without a colour, the one below shows (of the same material)."""
-        keep = 1 - mask
-        blend_(self.light, keep, light)
-        blend_(self.tone, keep, tone)
-        if colour is not None:
-            self.shine.mul_(keep)
-            blend_(self.colour, keep.unsqueeze(1), colour)
+    @property
+    def shine(self) -> Tensor:
+        return self.layers[:, 5]
+
+    def cover(self, mask: Tensor, light: Tensor, colour: Tensor, tone: Tensor | float = 1.0) -> None:
+        """Put something on top."""
+        keep = mask.neg_().add_(1)
+        blend(self.light, keep, light)
+        blend(self.tone, keep, tone)
+        blend(self.colour, keep.unsqueeze(1), colour)
+        self.shine.mul_(keep)
 
     def paint(self, mask: Tensor, colour: Tensor) -> None:
-        """Change the colour of what is there, whatever lines were drawn on it."""
+        """Change the colour of what is there, and paint over the lines that were drawn on it."""
         keep = 1 - mask
-        blend_(self.tone, keep, 1.0)
-        blend_(self.colour, keep.unsqueeze(1), colour)
+        blend(self.tone, keep, 1.0)
+        blend(self.colour, keep.unsqueeze(1), colour)
 
     def darken(self, mask: Tensor, amount: Tensor | float) -> None:
         self.tone.mul_(mask.mul_(amount).neg_().add_(1))
 
     def expose(self, light: Light) -> None:
-        """Turn colours into ambient, direct and reflected light; what is drawn from here on is not lit any more."""
-        direct = (self.light * self.tone).mul_(light.diffuse).unsqueeze(1) * light.colour
-        direct.add_((self.tone * light.ambient).unsqueeze(1))
-        self.colour.mul_(direct).add_((self.shine * (0.5 * light.gloss)).unsqueeze(1))
+        """Turn colours into ambient, direct and mirrored light; what is drawn from here on is not lit any more."""
+        self.light.mul_(self.tone).mul_(light.diffuse)
+        self.tone.mul_(light.ambient)
+        received = self.light.unsqueeze(1) * light.colour
+        self.colour.mul_(received.add_(self.tone.unsqueeze(1))).add_(self.shine.mul_(0.5 * light.gloss).unsqueeze(1))

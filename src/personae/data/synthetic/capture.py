@@ -10,6 +10,8 @@ from personae.data.synthetic.random import Stream, rotation
 
 HALF_DEGREE = 0.008726646259971648  # in radians; angles are drawn as tangents of their halves
 
+CROP_SPREAD = 0.06
+
 
 @dataclass(frozen=True)
 class Capture:
@@ -33,6 +35,11 @@ class Capture:
     sunglasses_rate: float = 0.15  # among images with glasses
     hat_rate: float = 0.10
     occlusion_rate: float = 0.12
+
+    @property
+    def closest(self) -> float:
+        """The least half-width of an image that can be drawn: normal numbers stay within three deviations."""
+        return self.crop - 3 * CROP_SPREAD
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ def _draw_pose(draw: Stream, capture: Capture) -> Pose:
         yaw=torch.stack(yaw, -1),
         pitch=torch.stack(pitch, -1),
         roll=torch.stack(roll, -1),
-        zoom=draw.normal(capture.crop, 0.06),
+        zoom=draw.normal(capture.crop, CROP_SPREAD),
         # a face detector centres the face, not the head
         dx=draw.normal(0.0, capture.jitter) - 0.4 * yaw[1],
         dy=draw.normal(-0.02, capture.jitter) + 0.4 * pitch[1],

@@ -13,7 +13,7 @@ HAIR_COLOURS = ((0.07, 0.06, 0.06), (0.80, 0.62, 0.32), (0.32, 0.19, 0.11), (0.6
 BALD, SHORT, MEDIUM, LONG = range(4)
 SHAVEN, GOATEE, MOUSTACHE, FULL_BEARD, CHIN_CURTAIN = range(5)
 LIGHTEST_SKIN, DARKEST_SKIN = (0.93, 0.74, 0.64), (0.34, 0.21, 0.15)
-MARKS = 4  # moles that a person may have
+MOLES = 4  # moles that a person may have
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Skin(Latents):
     freckles: Tensor
     phase: Tensor
     wrinkles: Tensor
-    mark_x: Tensor
-    mark_y: Tensor
-    mark_radius: Tensor
+    mole_x: Tensor
+    mole_y: Tensor
+    mole_radius: Tensor
 
 
 @dataclass(frozen=True)
@@ -237,10 +237,10 @@ def draw_people(identities: Tensor, seed: int, people: People) -> Person:
         rosy=draw.sometimes(0.2, 0.5, 1.0),
         freckles=draw.sometimes(0.2, 0.4, 1.0),
         phase=draw.uniform(),
-        wrinkles=(age - 0.35).clamp(min=0.0) * draw.uniform(0.6, 1.5),
-        mark_x=torch.stack([draw.uniform(-0.55, 0.55) for _ in range(MARKS)], -1),
-        mark_y=torch.stack([draw.uniform(-0.85, 0.45) for _ in range(MARKS)], -1),
-        mark_radius=torch.stack([draw.sometimes(0.4, 0.012, 0.027) for _ in range(MARKS)], -1),
+        wrinkles=(age - 0.45).clamp(min=0.0) * draw.uniform(0.7, 1.7),
+        mole_x=torch.stack([draw.uniform(-0.55, 0.55) for _ in range(MOLES)], -1),
+        mole_y=torch.stack([draw.uniform(-0.85, 0.45) for _ in range(MOLES)], -1),
+        mole_radius=torch.stack([draw.sometimes(0.4, 0.012, 0.027) for _ in range(MOLES)], -1),
     )
     return Person(
         male=male,

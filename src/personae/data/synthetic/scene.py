@@ -1,46 +1,39 @@
 """A chunk of images in the making: who, how, rays to meet things with, and the canvas."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from personae.data.synthetic.canvas import Canvas, wave
-from personae.data.synthetic.capture import Capture, Shot
-from personae.data.synthetic.geometry import Geometry, Part
+from personae.data.synthetic.anatomy import Anatomy, Part, Spot
+from personae.data.synthetic.canvas import TINY, Canvas, wave
+from personae.data.synthetic.capture import Shot
 from personae.data.synthetic.latents import Latents
-from personae.data.synthetic.people import BALD, LONG, Person
+from personae.data.synthetic.people import Person
+from personae.data.synthetic.windows import Window
 
 WALL_LIGHT = 0.6  # how directly the light falls on the backdrop
 
+# Half-width and half-height of the windows, in head coordinates; heads may be rolled by some twenty degrees.
+EXTENTS = {
+    Spot.LEFT_EAR: (0.22, 0.30),
+    Spot.RIGHT_EAR: (0.22, 0.30),
+    Spot.NOSE: (0.34, 0.42),
+    Spot.EYES: (0.70, 0.52),
+    Spot.MOUTH: (0.46, 0.40),
+    Spot.CHIN: (0.36, 0.32),
+    Spot.FIRST_MOLE: (0.05, 0.05),
+}
+
 
 @dataclass(frozen=True)
-class Visible(Latents):
-    """What is to be seen in each image. Kept on the CPU: it decides which rows a layer is drawn for."""
-
-    hair: Tensor
-    long_hair: Tensor
-    facial_hair: Tensor
-    freckles: Tensor
-    glasses: Tensor
-    hat: Tensor
-    brim: Tensor
-    occluder: Tensor
-
-
-def visible(person: Person, shot: Shot, capture: Capture) -> Visible:
-    hat = shot.hat < capture.hat_rate * person.hat.liking
-    return Visible(
-        hair=person.hair.style != BALD,
-        long_hair=person.hair.style == LONG,
-        facial_hair=person.male > 0,
-        freckles=person.skin.freckles > 0,
-        glasses=person.glasses.owned & (shot.glasses < capture.glasses_rate),
-        hat=hat,
-        brim=hat & person.hat.brim,
-        occluder=shot.occluder.shown,
-    )
+class Scene(Latents):
+    person: Person
+    shot: Shot
+    anatomy: Anatomy
 
 
 @dataclass(frozen=True)
@@ -56,62 +49,122 @@ class Rays(Latents):
         a, b, c = form.unbind(1)[:3]
         return a * self.u + (b * self.v + c)
 
+    def within(self, window: Window) -> "Rays":
+        return Rays(self.u.gather(2, window.columns()), self.v.gather(1, window.lines()), self.per_unit)
+
 
 @dataclass(frozen=True)
-class Scene(Latents):
-    person: Person
-    shot: Shot
-    geometry: Geometry
+class Face:
+    """The front of the head, as `fields` [N, 4, height, width].
 
+    These are the coordinates x and y of what is seen at each pixel, the depth along the ray, and how much is seen.
+    """
 
-def picture_axes(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Coordinates of columns [1, 1, size] and rows [1, size, 1] on the picture, from -1 to 1."""
-    axis = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) * (2 / size) - 1
-    return axis.view(1, 1, -1), -axis.view(1, -1, 1)
+    fields: Tensor
+
+    @property
+    def x(self) -> Tensor:
+        return self.fields[:, 0]
+
+    @property
+    def y(self) -> Tensor:
+        return self.fields[:, 1]
+
+    @property
+    def depth(self) -> Tensor:
+        return self.fields[:, 2]
+
+    @property
+    def front(self) -> Tensor:
+        return self.fields[:, 3]
+
+    @cached_property
+    def aside(self) -> Tensor:
+        """The distance from the middle, which makes one drawing do for both halves of the face."""
+        return self.x.abs()
+
+    @cached_property
+    def side(self) -> Tensor:
+        return self.x.sign()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a layer needs to draw itself, and the canvas it draws on."""
+    """What a layer needs to draw itself, and the canvas it draws on; `closest` is the least scale there may be."""
 
     person: Person
     shot: Shot
-    geometry: Geometry
+    anatomy: Anatomy
     rays: Rays
     canvas: Canvas
+    closest: float
 
     @classmethod
-    def set(cls, scene: Scene, size: int) -> "Stage":
-        geometry = scene.geometry
-        across, up = picture_axes(size, geometry.scale.device)
-        origin_u, origin_v = geometry.origin.unbind(1)
-        scale = geometry.scale
+    def set(cls, scene: Scene, size: int, closest: float) -> "Stage":
+        anatomy = scene.anatomy
+        across, up = picture_axes(size, anatomy.scale.device)
+        origin_u, origin_v = anatomy.origin.unbind(1)
+        scale = anatomy.scale
         rays = Rays(scale * across - origin_u, scale * up - origin_v, 0.5 * size / scale)
-        return cls(scene.person, scene.shot, geometry, rays, _backdrop(scene, across, up))
+        return cls(scene.person, scene.shot, anatomy, rays, _backdrop(scene, across, up), closest)
 
-    def only(self, flag: Tensor, draw: Callable[["Stage", Tensor], None]) -> None:
-        """Draw a layer on the images that have the flag, a bool vector; the others are not touched."""
-        index = flag.nonzero().flatten().to(self.rays.u.device)
+    def only(self, flag: Tensor, draw: Callable[[Self], None]) -> None:
+        """Draw on the images that have the flag, a bool vector; the others are not touched."""
+        index = flag.nonzero().flatten().to(self.canvas.layers.device)
         if len(index):
-            person, shot, geometry = self.person.rows(index), self.shot.rows(index), self.geometry.rows(index)
-            canvas = self.canvas.rows(index)
-            draw(Stage(person, shot, geometry, self.rays.rows(index), canvas), index)
-            self.canvas.put(index, canvas)
+            part = self._rows(index)
+            draw(part)
+            self.canvas.layers.index_copy_(0, index, part.canvas.layers)
+
+    def within(self, spot: int, draw: Callable[[Self], None]) -> None:
+        """Draw inside the window about a spot of the head; the rest of each image is not touched."""
+        half_width, half_height = EXTENTS[Spot(min(spot, Spot.FIRST_MOLE))]
+        extent = half_width / self.closest, half_height / self.closest
+        window = Window.around(self.anatomy.spots[:, spot, :, 0, 0], extent, self.canvas.layers.shape[-1])
+        part = self._window(window)
+        draw(part)
+        window.put(self.canvas.layers, part.canvas.layers)
 
     def hit(self, part: Part) -> "Hit":
         return Hit(self, part)
+
+    def _rows(self, index: Tensor) -> Self:
+        return replace(
+            self,
+            person=self.person.rows(index),
+            shot=self.shot.rows(index),
+            anatomy=self.anatomy.rows(index),
+            rays=self.rays.rows(index),
+            canvas=Canvas(self.canvas.layers.index_select(0, index)),
+        )
+
+    def _window(self, window: Window) -> Self:
+        return replace(self, rays=self.rays.within(window), canvas=Canvas(window.take(self.canvas.layers)))
+
+
+@dataclass(frozen=True)
+class Portrait(Stage):
+    """A stage with a head on it."""
+
+    face: Face
+
+    def _rows(self, index: Tensor) -> Self:
+        return replace(super()._rows(index), face=Face(self.face.fields.index_select(0, index)))
+
+    def _window(self, window: Window) -> Self:
+        return replace(super()._window(window), face=Face(window.take(self.face.fields)))
 
 
 class Hit:
     """Where the rays meet one ellipsoid."""
 
     def __init__(self, stage: Stage, part: Part) -> None:
-        self.rays, self.conics, self.part = stage.rays, stage.geometry.parts, part
+        self.rays, self.conics, self.part = stage.rays, stage.anatomy.parts, part
         a, b, c, d, e = self.conics.outline[:, part].unbind(1)
         u, v = self.rays.u, self.rays.v
         inside = (a * u + (b * v + c)).square_().add_((d * v + e).square_()).neg_().add_(1)
         self.cover = (inside * self.conics.edge[:, part]).add_(0.5).clamp_(0, 1)
-        self.height = inside.clamp_(min=0).sqrt_()
+        self.height = inside.clamp_(min=TINY).sqrt_()
 
     def value(self, forms: Tensor) -> Tensor:
         form = forms[:, self.part]
@@ -121,11 +174,17 @@ class Hit:
         return self.value(self.conics.lambert).clamp_(min=0)
 
 
+def picture_axes(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Coordinates of columns [1, 1, size] and rows [1, size, 1] on the picture, from -1 to 1."""
+    axis = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) * (2 / size) - 1
+    return axis.view(1, 1, -1), -axis.view(1, -1, 1)
+
+
 def _backdrop(scene: Scene, across: Tensor, up: Tensor) -> Canvas:
     look = scene.shot.backdrop
     along = look.along[:, 0] * across + look.along[:, 1] * up
     beside = look.across[:, 0] * across + look.across[:, 1] * up
-    ripple = wave(0.7 * look.frequency * along).mul_(0.24).add_(look.phase)
+    ripple = wave(along * (0.7 * look.frequency)).mul_(0.24).add_(look.phase)
     tone = wave(beside.mul_(look.frequency).add_(ripple)).mul_(look.amplitude).add_(1)
     mixture = along.mul_(0.5).add_(0.5).clamp_(0, 1)
     colour = mixture.unsqueeze(1) * (look.second - look.first)

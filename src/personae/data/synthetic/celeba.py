@@ -20,7 +20,7 @@ from personae.data.synthetic.people import (
     SHAVEN,
     Person,
 )
-from personae.data.synthetic.scene import Visible
+from personae.data.synthetic.visible import Visible
 
 ATTRIBUTES: tuple[str, ...] = (
     "Male",

@@ -1,28 +1,43 @@
 """From numbers of people and images to pictures and attributes."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from personae.data.synthetic.accessories import draw_glasses, draw_occluder
-from personae.data.synthetic.attributes import describe
+from personae.data.synthetic.anatomy import Spot, anatomy_of
 from personae.data.synthetic.camera import develop
 from personae.data.synthetic.capture import Shot, draw_shots
+from personae.data.synthetic.celeba import describe
 from personae.data.synthetic.domains import DEFAULT, Domain, find_domain
-from personae.data.synthetic.face import paint_eyes, paint_facial_hair, paint_freckles, paint_mouth, paint_skin
+from personae.data.synthetic.face import (
+    paint_cheeks,
+    paint_chin,
+    paint_eyes,
+    paint_facial_hair,
+    paint_freckles,
+    paint_mole,
+    paint_mouth,
+    paint_wrinkles,
+)
 from personae.data.synthetic.figure import (
     draw_back_hair,
     draw_body,
     draw_brim,
+    draw_ears,
     draw_hair,
     draw_hat,
     draw_head,
+    draw_near_ear,
+    draw_neck,
     draw_nose,
 )
-from personae.data.synthetic.geometry import geometry_of
-from personae.data.synthetic.people import Person, draw_people
-from personae.data.synthetic.scene import Scene, Stage, Visible, visible
+from personae.data.synthetic.people import MOLES, Person, draw_people
+from personae.data.synthetic.scene import Scene, Stage
+from personae.data.synthetic.visible import Visible, visible
 
-CHUNK_PIXELS = {"cpu": 1 << 16, "cuda": 1 << 24}  # rendered at a time: on a CPU, what stays in the cache
+CHUNK_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 24}  # rendered at a time: on a CPU, what stays in the cache
 BLOCK = 4096  # images whose latents are worked out at a time
 
 
@@ -47,12 +62,12 @@ def render(
         block = slice(first, first + BLOCK)
         person, shot = latents(identities[block], images[block], seed, domain)
         seen = visible(person, shot, domain.capture)
-        scene = Scene(person, shot, geometry_of(person, shot, size)).as_fields(device)
+        scene = Scene(person, shot, anatomy_of(person, shot, size)).as_fields(device)
         for start in range(0, len(seen.hat), chunk):
             part = slice(start, start + chunk)
-            picture = _draw(scene.rows(part), seen.rows(part), size)
-            film = scene.shot.film.rows(part)
-            result[block][part] = develop(picture, film, domain.capture)
+            picture = _draw(scene.rows(part), seen.rows(part), size, domain.capture.closest)
+            gray = seen.gray[part].nonzero().flatten().to(device)
+            result[block][part] = develop(picture, scene.shot.film.rows(part), gray, domain.capture)
     return result
 
 
@@ -70,25 +85,32 @@ def _check(identities: Tensor, images: Tensor) -> None:
         )
 
 
-def _draw(scene: Scene, seen: Visible, size: int) -> Tensor:
+def _draw(scene: Scene, seen: Visible, size: int, closest: float) -> Tensor:
     """The light [N, 3, size, size] that reaches the sensor, back to front."""
-    stage = Stage.set(scene, size)
+    stage = Stage.set(scene, size, closest)
     draw_body(stage)
-    stage.only(seen.long_hair, lambda part, _: draw_back_hair(part))
-    face = draw_head(stage)
-    paint_skin(stage, face)
-    stage.only(seen.freckles, lambda part, rows: paint_freckles(part, face.rows(rows)))
-    stage.only(seen.facial_hair, lambda part, rows: paint_facial_hair(part, face.rows(rows)))
-    paint_mouth(stage, face)
-    paint_eyes(stage, face)
-    draw_nose(stage, face)
-    stage.only(seen.hair, lambda part, _: draw_hair(part))
-    stage.only(seen.hat, lambda part, _: draw_hat(part))
-    stage.only(seen.brim, lambda part, _: draw_brim(part))
-    stage.canvas.expose(scene.shot.light)
-    stage.only(seen.glasses, lambda part, rows: draw_glasses(part, face.rows(rows)))
-    stage.only(seen.occluder, lambda part, _: draw_occluder(part))
-    return stage.canvas.colour
+    stage.only(seen.long_hair, draw_back_hair)
+    draw_neck(stage)
+    draw_ears(stage)
+    portrait = draw_head(stage)
+    paint_cheeks(portrait)
+    draw_near_ear(portrait)
+    portrait.only(seen.wrinkles, paint_wrinkles)
+    portrait.only(seen.freckles, paint_freckles)
+    for mole in range(MOLES):
+        portrait.within(Spot.FIRST_MOLE + mole, partial(paint_mole, number=mole))
+    portrait.within(Spot.CHIN, paint_chin)
+    portrait.only(seen.facial_hair, paint_facial_hair)
+    portrait.within(Spot.MOUTH, paint_mouth)
+    portrait.within(Spot.EYES, paint_eyes)
+    portrait.within(Spot.NOSE, draw_nose)
+    portrait.only(seen.hair, draw_hair)
+    portrait.only(seen.hat, draw_hat)
+    portrait.only(seen.brim, draw_brim)
+    portrait.canvas.expose(scene.shot.light)
+    portrait.only(seen.glasses, draw_glasses)
+    portrait.only(seen.occluder, draw_occluder)
+    return portrait.canvas.colour
 
 
 def attributes(identities: Tensor, images: Tensor, *, seed: int, domain: str | Domain = DEFAULT) -> Tensor:

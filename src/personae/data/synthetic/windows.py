@@ -1,0 +1,42 @@
+"""Rectangles of each image, so that drawing a feature costs no more than the pixels about it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of the same size in each image, at a place of its own."""
+
+    top: Tensor
+    left: Tensor
+    height: int
+    width: int
+
+    @classmethod
+    def around(cls, centre: Tensor, extent: tuple[float, float], size: int) -> "Window":
+        """About the centres [N, 2] on the picture (-1..1, upwards), with this half-width and half-height."""
+        width, height = (min(size, int(half * size) + 2) for half in extent)
+        across, up = centre.unbind(1)
+        left = ((across + 1) * (0.5 * size) - 0.5 * width).round().clamp(0, size - width)
+        top = ((1 - up) * (0.5 * size) - 0.5 * height).round().clamp(0, size - height)
+        return cls(top.long(), left.long(), height, width)
+
+    def columns(self) -> Tensor:
+        return self.left.view(-1, 1, 1) + torch.arange(self.width, device=self.left.device)
+
+    def lines(self) -> Tensor:
+        return self.top.view(-1, 1, 1) + torch.arange(self.height, device=self.top.device).unsqueeze(1)
+
+    def take(self, fields: Tensor) -> Tensor:
+        """The windows of fields [N, K, size, size]."""
+        return fields.flatten(2).gather(2, self._index(fields)).view(*fields.shape[:2], self.height, self.width)
+
+    def put(self, fields: Tensor, part: Tensor) -> None:
+        fields.view(*fields.shape[:2], -1).scatter_(2, self._index(fields), part.flatten(2))
+
+    def _index(self, fields: Tensor) -> Tensor:
+        index = self.lines() * fields.shape[-1] + self.columns()
+        return index.flatten(1).unsqueeze(1).expand(-1, fields.shape[1], -1)
