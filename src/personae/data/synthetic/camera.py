@@ -27,7 +27,7 @@ def develop(image: Tensor, film: Film, gray: Tensor, capture: Capture) -> Tensor
     image.mul_(contrast * 255).add_((0.5 - 0.5 * contrast + brightness) * 255 + 0.5)
     strings = _noise(image[0].numel(), image.device)
     image.add_(strings[film.noise_offset.flatten().long()].view(image.shape).mul_(noise * 255))
-    return image.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    return image.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
 def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
@@ -39,16 +39,17 @@ def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
     total = centre
     for tap in sides:
         total = total + 2 * tap
-    image = image.contiguous()
     for dimension in (2, 3):
         size = image.shape[dimension]
-        before = image.narrow(dimension, 0, 1).expand_as(image.narrow(dimension, 0, reach))
-        after = image.narrow(dimension, size - 1, 1).expand_as(before)
-        padded = torch.cat([before, image, after], dimension)
-        image.mul_(centre / total)
+        blurred = image * (centre / total)
         for distance, tap in enumerate(sides, 1):
-            pair = padded.narrow(dimension, reach - distance, size) + padded.narrow(dimension, reach + distance, size)
-            image.add_(pair.mul_(tap / total))
+            share, rest = image * (tap / total), size - distance
+            blurred.narrow(dimension, distance, rest).add_(share.narrow(dimension, 0, rest))
+            blurred.narrow(dimension, 0, rest).add_(share.narrow(dimension, distance, rest))
+            # beyond the border, the outermost pixels go on
+            blurred.narrow(dimension, 0, distance).add_(share.narrow(dimension, 0, 1))
+            blurred.narrow(dimension, rest, distance).add_(share.narrow(dimension, size - 1, 1))
+        image = blurred
     return image
 
 

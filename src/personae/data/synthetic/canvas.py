@@ -55,9 +55,8 @@ class Canvas:
     layers: Tensor
 
     @classmethod
-    def plain(cls, colour: Tensor, tone: Tensor, light: float) -> "Canvas":
-        tone = tone.unsqueeze(1)
-        return cls(torch.cat([colour, tone, torch.full_like(tone, light), torch.zeros_like(tone)], 1))
+    def blank(cls, count: int, size: int, device: torch.device) -> "Canvas":
+        return cls(torch.empty(count, 6, size, size, device=device))
 
     @property
     def colour(self) -> Tensor:

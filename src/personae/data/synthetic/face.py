@@ -130,9 +130,9 @@ def paint_eyes(stage: Portrait) -> None:
     eyes, expression, face, canvas = stage.person.eyes, stage.shot.expression, stage.face, stage.canvas
     per_unit, front = stage.rays.per_unit, face.front
     ex, ey = face.aside - eyes.x, face.y - eyes.y - eyes.skew * face.side
-    _raise(stage, -0.055, eyes.x - 0.02, eyes.y + 0.01, 0.33, 0.2)
-    _raise(stage, 0.028 * stage.person.brows.ridge, 0.24, eyes.y + 0.17, 0.48, 0.11)
-    canvas.darken(bell((ex + 0.03).mul_(1 / 0.35), (ey - 0.03).mul_(1 / 0.19)).mul_(front), 0.126)
+    _raise(stage, -0.055, eyes.x - 0.02, eyes.y + 0.01, 0.29, 0.2)
+    _raise(stage, 0.028 * stage.person.brows.ridge, 0.24, eyes.y + 0.17, 0.36, 0.11)
+    canvas.darken(bell((ex + 0.03).mul_(1 / 0.29), (ey - 0.03).mul_(1 / 0.19)).mul_(front), 0.126)
     bag = bell(ex * (1 / 0.22), ex.square().mul_(0.5).add_(ey).add_(0.105).mul_(1 / 0.04))
     canvas.darken(bag.mul_(front), 0.29 * eyes.bags)
 

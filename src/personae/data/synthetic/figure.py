@@ -1,5 +1,7 @@
 """The figure: body, head with ears and nose, hair, hat."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from personae.data.synthetic.geometry import WRAP, horner
 from personae.data.synthetic.people import LONG, MEDIUM, SHORT
 from personae.data.synthetic.scene import Face, Portrait, Stage
 
+FAR = 9.0
+SHARPNESS = 4  # of the highlight: squared so many times
 EARS = ((Spot.LEFT_EAR, Part.LEFT_EAR), (Spot.RIGHT_EAR, Part.RIGHT_EAR))
 
 
@@ -27,23 +31,15 @@ def draw_neck(stage: Stage) -> None:
     stage.canvas.cover(neck.cover, neck.light(), stage.person.skin.colour, 0.72)
 
 
-def draw_ears(stage: Stage) -> None:
-    """Both, before the head that hides what is behind it."""
+def draw_ears(stage: Portrait) -> None:
     for spot, part in EARS:
-        stage.within(spot, lambda ear, part=part: _draw_ear(ear, part, None))  # type: ignore[misc]
+        stage.within(spot, partial(_draw_ear, part=part))
 
 
-def draw_near_ear(stage: Portrait) -> None:
-    """What is in front of a turned head."""
-    for spot, part in EARS:
-        stage.within(spot, lambda ear, part=part: _draw_ear(ear, part, ear.face))  # type: ignore[misc]
-
-
-def _draw_ear(stage: Stage, part: Part, face: Face | None) -> None:
+def _draw_ear(stage: Portrait, part: Part) -> None:
     ear = stage.hit(part)
-    cover = ear.cover.mul_(stage.person.hair.style != LONG)
-    if face is not None:
-        cover = cover.mul_(ramp(ear.value(stage.anatomy.parts.depth).sub_(face.depth), 0.05))
+    nearer = ear.value(stage.anatomy.parts.depth).sub_(stage.face.depth)
+    cover = ear.cover.mul_(stage.person.hair.style != LONG).mul_(ramp(nearer, 0.05))
     stage.canvas.cover(cover, ear.light(), stage.person.skin.colour, 0.93)
 
 
@@ -63,23 +59,27 @@ def draw_head(stage: Stage) -> Portrait:
         per_u, per_v, _, per_t = form[:, 0].unbind(1)
         return (across * per_u).add_(up * per_v).add_(height * per_t)
 
-    level = linear(anatomy.skull.y, inside().clamp_(min=TINY).sqrt_()).clamp_(-1, 1)
+    skull = anatomy.skull
+    level = linear(skull.y, inside().clamp_(min=TINY).sqrt_()).clamp_(-1, 1)
     across.div_(horner(anatomy.profile.unbind(1), level))
     within = inside()
     cover = (within * edge).add_(0.5).clamp_(0, 1)
     height = within.clamp_(min=TINY).sqrt_()
-    skull = anatomy.skull
-    x, y, z, depth = (linear(form, height) for form in (skull.x, skull.y, skull.z, skull.depth))
-    light = linear(skull.lambert, height).add_(WRAP / (1 + WRAP)).clamp_(min=0)
+
+    face = Face(across.new_empty(len(across), 4, *across.shape[1:]))
+    x, y, z = (linear(form, height) for form in (skull.x, skull.y, skull.z))
     mirror = anatomy.highlight
     shine = (x * mirror[:, 0]).add_(y * mirror[:, 1]).add_(z * mirror[:, 2]).clamp_(min=0)
-    for _ in range(4):
+    for _ in range(SHARPNESS):
         shine.square_()
-    front = z.mul_(4).clamp_(0, 1).mul_(cover)
+    face.x.copy_(x.sub_(stage.person.head.lean * y))
+    face.y.copy_(y)
+    torch.mul(z.mul_(4).clamp_(0, 1), cover, out=face.front)
+    torch.sub(linear(skull.depth, height), (1 - cover).mul_(FAR), out=face.depth)
+    light = linear(skull.lambert, height).add_(WRAP / (1 + WRAP)).clamp_(min=0)
     shine.mul_(cover)
     canvas.cover(cover, light, stage.person.skin.colour)
     canvas.shine.add_(shine)
-    face = Face(torch.stack([x.sub_(stage.person.head.lean * y), y, depth, front], 1))
     return Portrait(stage.person, stage.shot, anatomy, rays, canvas, stage.closest, face)
 
 

@@ -29,7 +29,6 @@ from personae.data.synthetic.figure import (
     draw_hair,
     draw_hat,
     draw_head,
-    draw_near_ear,
     draw_neck,
     draw_nose,
 )
@@ -62,13 +61,26 @@ def render(
         block = slice(first, first + BLOCK)
         person, shot = latents(identities[block], images[block], seed, domain)
         seen = visible(person, shot, domain.capture)
-        scene = Scene(person, shot, anatomy_of(person, shot, size)).as_fields(device)
-        for start in range(0, len(seen.hat), chunk):
+        order = _order(seen)
+        seen = seen.rows(order)
+        anatomy = anatomy_of(person, shot, size)
+        scene = Scene(person, shot, anatomy).rows(order).as_fields(device)
+        places = order.to(device) + first
+        for start in range(0, len(order), chunk):
             part = slice(start, start + chunk)
             picture = _draw(scene.rows(part), seen.rows(part), size, domain.capture.closest)
             gray = seen.gray[part].nonzero().flatten().to(device)
-            result[block][part] = develop(picture, scene.shot.film.rows(part), gray, domain.capture)
+            developed = develop(picture, scene.shot.film.rows(part), gray, domain.capture)
+            result.index_copy_(0, places[part], developed)
     return result
+
+
+def _order(seen: Visible) -> Tensor:
+    """Images with the same layers next to each other: most layers then are for all, none or a run of a chunk."""
+    code = torch.zeros_like(seen.hair, dtype=torch.int64)
+    for flag in (seen.hair, seen.facial_hair, seen.long_hair, seen.wrinkles, seen.glasses):
+        code = 2 * code + flag
+    return code.argsort(stable=True)
 
 
 def latents(identities: Tensor, images: Tensor, seed: int, domain: Domain) -> tuple[Person, Shot]:
@@ -91,10 +103,9 @@ def _draw(scene: Scene, seen: Visible, size: int, closest: float) -> Tensor:
     draw_body(stage)
     stage.only(seen.long_hair, draw_back_hair)
     draw_neck(stage)
-    draw_ears(stage)
     portrait = draw_head(stage)
+    draw_ears(portrait)
     paint_cheeks(portrait)
-    draw_near_ear(portrait)
     portrait.only(seen.wrinkles, paint_wrinkles)
     portrait.only(seen.freckles, paint_freckles)
     for mole in range(MOLES):

@@ -19,13 +19,13 @@ WALL_LIGHT = 0.6  # how directly the light falls on the backdrop
 
 # Half-width and half-height of the windows, in head coordinates; heads may be rolled by some twenty degrees.
 EXTENTS = {
-    Spot.LEFT_EAR: (0.22, 0.30),
-    Spot.RIGHT_EAR: (0.22, 0.30),
-    Spot.NOSE: (0.34, 0.42),
-    Spot.EYES: (0.70, 0.52),
-    Spot.MOUTH: (0.46, 0.40),
-    Spot.CHIN: (0.36, 0.32),
-    Spot.FIRST_MOLE: (0.05, 0.05),
+    Spot.LEFT_EAR: (0.19, 0.27),
+    Spot.RIGHT_EAR: (0.19, 0.27),
+    Spot.NOSE: (0.30, 0.36),
+    Spot.EYES: (0.60, 0.42),
+    Spot.MOUTH: (0.42, 0.35),
+    Spot.CHIN: (0.34, 0.28),
+    Spot.FIRST_MOLE: (0.04, 0.04),
 }
 
 
@@ -54,10 +54,11 @@ class Rays(Latents):
 
 
 @dataclass(frozen=True)
-class Face:
+class Face(Latents):
     """The front of the head, as `fields` [N, 4, height, width].
 
-    These are the coordinates x and y of what is seen at each pixel, the depth along the ray, and how much is seen.
+    These are the coordinates x and y of what is seen at each pixel, the depth along the ray (far away beside the
+    head), and how much of the front is seen.
     """
 
     fields: Tensor
@@ -110,8 +111,14 @@ class Stage:
 
     def only(self, flag: Tensor, draw: Callable[[Self], None]) -> None:
         """Draw on the images that have the flag, a bool vector; the others are not touched."""
-        index = flag.nonzero().flatten().to(self.canvas.layers.device)
-        if len(index):
+        chosen = flag.nonzero().flatten()
+        if not len(chosen):
+            return
+        first, last = int(chosen[0]), int(chosen[-1])
+        if last - first + 1 == len(chosen):
+            draw(self._rows(slice(first, last + 1)))
+        else:
+            index = chosen.to(self.canvas.layers.device)
             part = self._rows(index)
             draw(part)
             self.canvas.layers.index_copy_(0, index, part.canvas.layers)
@@ -128,14 +135,14 @@ class Stage:
     def hit(self, part: Part) -> "Hit":
         return Hit(self, part)
 
-    def _rows(self, index: Tensor) -> Self:
+    def _rows(self, index: Tensor | slice) -> Self:
         return replace(
             self,
             person=self.person.rows(index),
             shot=self.shot.rows(index),
             anatomy=self.anatomy.rows(index),
             rays=self.rays.rows(index),
-            canvas=Canvas(self.canvas.layers.index_select(0, index)),
+            canvas=Canvas(self.canvas.layers[index]),
         )
 
     def _window(self, window: Window) -> Self:
@@ -148,8 +155,8 @@ class Portrait(Stage):
 
     face: Face
 
-    def _rows(self, index: Tensor) -> Self:
-        return replace(super()._rows(index), face=Face(self.face.fields.index_select(0, index)))
+    def _rows(self, index: Tensor | slice) -> Self:
+        return replace(super()._rows(index), face=self.face.rows(index))
 
     def _window(self, window: Window) -> Self:
         return replace(super()._window(window), face=Face(window.take(self.face.fields)))
@@ -186,6 +193,10 @@ def _backdrop(scene: Scene, across: Tensor, up: Tensor) -> Canvas:
     beside = look.across[:, 0] * across + look.across[:, 1] * up
     ripple = wave(along * (0.7 * look.frequency)).mul_(0.24).add_(look.phase)
     tone = wave(beside.mul_(look.frequency).add_(ripple)).mul_(look.amplitude).add_(1)
-    mixture = along.mul_(0.5).add_(0.5).clamp_(0, 1)
-    colour = mixture.unsqueeze(1) * (look.second - look.first)
-    return Canvas.plain(colour.add_(look.first), tone, WALL_LIGHT)
+    mixture = along.mul_(0.5).add_(0.5).clamp_(0, 1).unsqueeze(1)
+    canvas = Canvas.blank(len(along), along.shape[1], along.device)
+    torch.mul(mixture, look.second - look.first, out=canvas.colour).add_(look.first)
+    canvas.tone.copy_(tone)
+    canvas.light.fill_(WALL_LIGHT)
+    canvas.shine.zero_()
+    return canvas

@@ -32,11 +32,13 @@ class Window:
 
     def take(self, fields: Tensor) -> Tensor:
         """The windows of fields [N, K, size, size]."""
-        return fields.flatten(2).gather(2, self._index(fields)).view(*fields.shape[:2], self.height, self.width)
+        count, kinds, _, size = fields.shape
+        planes = torch.arange(count * kinds, device=fields.device).view(count, kinds, 1) * size**2
+        starts = planes + (self.lines() * size + self.left.view(-1, 1, 1)).flatten(1).unsqueeze(1)
+        runs = fields.as_strided((fields.numel() - self.width + 1, self.width), (1, 1), fields.storage_offset())
+        return runs.index_select(0, starts.flatten()).view(count, kinds, self.height, self.width)
 
     def put(self, fields: Tensor, part: Tensor) -> None:
-        fields.view(*fields.shape[:2], -1).scatter_(2, self._index(fields), part.flatten(2))
-
-    def _index(self, fields: Tensor) -> Tensor:
-        index = self.lines() * fields.shape[-1] + self.columns()
-        return index.flatten(1).unsqueeze(1).expand(-1, fields.shape[1], -1)
+        count, kinds, _, size = fields.shape
+        index = (self.lines() * size + self.columns()).flatten(1).unsqueeze(1).expand(-1, kinds, -1)
+        fields.view(count, kinds, -1).scatter_(2, index, part.flatten(2))
