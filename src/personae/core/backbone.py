@@ -18,6 +18,7 @@ class Backbone:
         ).to(device)
         self.module = module.to(device)
         self.gradient = self._bind()
+        self._counters = [(each, each.clone()) for each in self.module.buffers() if not each.is_floating_point()]
 
     @property
     def device(self) -> torch.device:
@@ -33,8 +34,10 @@ class Backbone:
         return ModelState(self.layout, self.flat.clone())
 
     def load(self, state: ModelState) -> nn.Module:
-        """Take over these weights; gives the module, ready to use."""
+        """Take over these weights; gives the module, ready to use, as if it had never been used before."""
         self.flat.copy_(state.flat)
+        for counter, beginning in self._counters:
+            counter.copy_(beginning)
         return self.module
 
     def _bind(self) -> Tensor:

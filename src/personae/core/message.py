@@ -22,17 +22,20 @@ class Record:
     """A frozen dataclass whose fields can all be written as named arrays and numbers."""
 
     def __init_subclass__(cls) -> None:
-        for name, annotation in cls.__annotations__.items():
-            for kind in alternatives(annotation):
+        for name, annotation in typing.get_type_hints(cls).items():  # inherited ones, too
+            kinds = [kind for kind in alternatives(annotation) if kind is not types.NoneType]
+            for kind in kinds:
                 if not cls._allows(kind):
                     raise TypeError(f"{cls.__qualname__}.{name}: {_name(kind)} {cls._refusal()}")
+            if len(kinds) > 1:
+                raise TypeError(f"{cls.__qualname__}.{name}: either of {len(kinds)} types; bytes do not tell which")
 
     @classmethod
     def _allows(cls, kind: Any) -> bool:
         if get_origin(kind) in (dict, Mapping):
             key, value = get_args(kind)
-            return key is str and all(item in KEPT_TYPES for item in alternatives(value))
-        return kind in (*KEPT_TYPES, types.NoneType)
+            return key is str and value in KEPT_TYPES
+        return kind in KEPT_TYPES
 
     @classmethod
     def _refusal(cls) -> str:
@@ -54,7 +57,7 @@ class Message(Record):
 
     @classmethod
     def _allows(cls, kind: Any) -> bool:
-        return kind in (*KINDS, types.NoneType)
+        return kind in KINDS
 
     @classmethod
     def _refusal(cls) -> str:

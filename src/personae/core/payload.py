@@ -36,7 +36,7 @@ class Payload(ABC):
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything in it that could be poisoned with values that are not finite."""
         arrays, scalars = self.pack()
-        numbers = [value for value in scalars.values() if isinstance(value, int | float)]
+        numbers = [value for value in scalars.values() if isinstance(value, float)]
         return (*arrays.values(), torch.tensor(numbers, dtype=torch.float64))
 
 

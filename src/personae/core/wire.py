@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from personae.core.layout import Layout
@@ -48,7 +49,10 @@ def decode(kind: type[RecordT], packet: Packet, layout: Layout) -> RecordT:
 
 
 def to_bytes(packet: Packet) -> bytes:
-    arrays = {name: array.detach().cpu().contiguous() for name, array in packet.arrays.items()}
+    # Each array gets memory of its own: the format has no room for two that share theirs.
+    arrays = {
+        name: array.detach().cpu().clone(memory_format=torch.contiguous_format) for name, array in packet.arrays.items()
+    }
     content: bytes = safetensors.torch.save(arrays, metadata={_NUMBERS: json.dumps(packet.scalars)})
     return content
 
@@ -57,8 +61,11 @@ def from_bytes(content: bytes) -> Packet:
     try:
         size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-        return Packet(safetensors.torch.load(content), json.loads(metadata[_NUMBERS]))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        scalars = json.loads(metadata[_NUMBERS])
+        if not isinstance(scalars, dict):
+            raise ValueError("its numbers have no names")
+        return Packet(safetensors.torch.load(content), scalars)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError(f"not a record: {error}") from error
 
 
@@ -96,12 +103,12 @@ def _take(rest: Packet, name: str, annotation: Any, layout: Layout) -> Any:
         arrays, scalars = _below(rest.arrays, name), _below(rest.scalars, name)
         try:
             return kind.unpack(arrays, scalars, layout)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise WireError(f"{name}: {error}") from error
     if get_origin(kind) in (dict, Mapping):
         keys = rest.scalars.pop(name, None)
-        if not isinstance(keys, list):
-            raise WireError(f"{name} is missing")
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
+            raise WireError(f"{name} has no list of distinct names")
         item = get_args(kind)[1]
         return {key: _take(rest, f"{name}/{index}", item, layout) for index, key in enumerate(keys)}
     found: Tensor | Scalar = rest.arrays.pop(name, None) if kind is Tensor else rest.scalars.pop(name, None)

@@ -1,0 +1,308 @@
+"""Small things to test with: faces in memory, a tiny network, clients that misbehave, a journal in lists."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from personae.algorithms import FedPE
+from personae.algorithms.fedpe import Down, Private, Up
+from personae.core.algorithm import AnyAlgorithm, Client
+from personae.core.embedder import Embedder, embed
+from personae.core.payload import Count, ModelState
+from personae.core.samples import Samples
+from personae.core.stage import Recipe, Stage
+from personae.errors import Diverged
+from personae.parts.images import Augmentation
+from personae.parts.local_sgd import LocalSGD
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.engine import Engine, Journal
+from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.firewall import Firewall
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.transport import Answer, Failure, Request, Transport
+
+SIDE = 32
+NAMES = ("ann", "bob", "eve", "zoe")
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """Images in memory."""
+
+    pixels: Tensor
+    labels: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, positions: Tensor) -> Tensor:
+        return self.pixels[positions]
+
+
+def random_faces(seed: int, classes: int, images: int, side: int = SIDE) -> Faces:
+    """`images` noisy copies of one random picture for each class."""
+    source = torch.Generator().manual_seed(seed)
+    people = torch.randint(0, 206, (classes, 1, side, side, 3), generator=source)
+    noise = torch.randint(0, 50, (classes, images, side, side, 3), generator=source)
+    pixels = (people + noise).to(torch.uint8).reshape(-1, side, side, 3)
+    return Faces(pixels, torch.arange(classes).repeat_interleave(images), classes)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Clients of different sizes, each with people of its own."""
+
+    clients: tuple[str, ...] = NAMES
+    newcomers: frozenset[str] = frozenset()
+
+    def of(self, client: str) -> ClientFaces:
+        index = self.clients.index(client)
+        faces = random_faces(100 + index, 2 + index, 6)
+        order = torch.randperm(len(faces), generator=torch.Generator().manual_seed(index))
+        parts = order[: len(faces) // 2], order[len(faces) // 2 : -3], order[-3:]
+        train, val, test = (Faces(faces.pixels[part], faces.labels[part], faces.classes) for part in parts)
+        return ClientFaces(train, val, test)
+
+
+@dataclass(frozen=True)
+class TinyPlan:
+    """A convolution, BatchNorm, a linear layer: everything that a backbone has to handle."""
+
+    embedding: int = 8
+
+    def build(self, generator: torch.Generator | None = None) -> nn.Module:
+        module = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=4, bias=False),
+            nn.BatchNorm2d(4),
+            nn.PReLU(4),
+            nn.Flatten(),
+            nn.Linear(4 * 8 * 8, self.embedding),
+            nn.BatchNorm1d(self.embedding),
+        )
+        source = generator or torch.Generator().manual_seed(0)
+        for layer in (module[0], module[4]):
+            nn.init.normal_(layer.weight, std=0.1, generator=source)
+        nn.init.zeros_(module[4].bias)
+        return module
+
+
+def judge(embedder: Embedder, train: Samples, test: Samples) -> dict[str, float]:
+    """How often the nearest training face is of the right class."""
+    nearest = (embed(embedder, test) @ embed(embedder, train).T).argmax(1)
+    return {"rank1": float((train.labels[nearest] == test.labels).double().mean())}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ToyBenchmark:
+    name: str = "toys"
+
+    def evaluate(self, embedder: Embedder) -> Accuracy:
+        return Accuracy({"spread": float(embed(embedder, random_faces(7, 3, 2)).double().std())})
+
+
+class Notebook(Journal):
+    """A journal in lists."""
+
+    def __init__(self) -> None:
+        self.books: dict[str, list[Any]] = {"metrics": [], "ledger": [], "timing": []}
+        self.models: dict[str, dict[str, Tensor]] = {}
+
+    def metrics(self, event: Mapping[str, Any]) -> None:
+        self.books["metrics"].append(dict(event))
+
+    def ledger(self, entry: Mapping[str, Any]) -> None:
+        self.books["ledger"].append(dict(entry))
+
+    def timing(self, entry: Mapping[str, Any]) -> None:
+        self.books["timing"].append(dict(entry))
+
+    def finished(self, stage: Stage, round_: int, backbone: Any, results: Mapping[str, Any]) -> None:
+        self.models[stage.name] = {name: entry.clone() for name, entry in backbone.module.state_dict().items()}
+
+    def position(self) -> dict[str, int]:
+        return {name: len(book) for name, book in self.books.items()}
+
+    def rewind(self, position: Mapping[str, int]) -> None:
+        for name, book in self.books.items():
+            del book[position[name] :]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return [event for event in self.books["metrics"] if event["event"] == "round"]
+
+
+TRAINING = LocalSGD(lr=0.05, batch_size=4, iterations=3, augmentation=Augmentation(shift=1))
+
+
+def quickly(algorithm: AnyAlgorithm) -> AnyAlgorithm:
+    """The algorithm with a training budget of a few steps, where it has one."""
+    names = getattr(algorithm, "__dataclass_fields__", {})
+    return replace(algorithm, training=TRAINING) if "training" in names else algorithm  # type: ignore[type-var]
+
+
+def stage_of(algorithm: AnyAlgorithm, **options: Any) -> Stage:
+    return Stage(**{"name": algorithm.name, "algorithm": algorithm, "rounds": 2, **options})
+
+
+def federation_of(recipe: Recipe, folder: Path, holdings: Crowd | None = None, seed: int = 5) -> Federation:
+    return Federation(
+        seed=seed,
+        recipe=recipe,
+        network=TinyPlan(),
+        holdings=holdings or Crowd(),
+        private=folder / "private",
+        judge=judge,
+    )
+
+
+@dataclass
+class Rehearsal:
+    """A federation of toys in a folder, ready to run, to stop and to run again."""
+
+    folder: Path
+    recipe: Recipe
+    holdings: Crowd = field(default_factory=Crowd)
+    firewall: Firewall = field(default_factory=Firewall)
+    seed: int = 5
+    experiment: str = "toys"
+    notebook: Notebook = field(default_factory=Notebook)
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def federation(self) -> Federation:
+        return federation_of(self.recipe, self.folder, self.holdings, self.seed)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder / "checkpoints", self.experiment, self.recipe, self.federation.backbone().layout)
+
+    def engine(self, transport: Transport | None = None) -> Engine:
+        return Engine(
+            federation=self.federation,
+            transport=transport or SameProcess(self.federation),
+            checkpoints=self.checkpoints,
+            journal=self.notebook,
+            scratch=self.folder / "scratch",
+            public=random_faces(1, 4, 4),
+            pooled=random_faces(2, 4, 4),
+            benchmarks=[ToyBenchmark()],
+            firewall=self.firewall,
+            notify=self.notices.append,
+        )
+
+    def run(self, transport: Transport | None = None) -> "Rehearsal":
+        self.engine(transport).run()
+        return self
+
+    def final(self, stage: str | None = None) -> Tensor:
+        """The model after the last round of a stage."""
+        return self.checkpoints.finished(stage or self.recipe[-1].name).model.flat
+
+    def files(self) -> dict[str, bytes]:
+        """What clients keep and where the run stands, byte for byte."""
+        places = [path for part in ("private", "checkpoints") for path in (self.folder / part).rglob("*")]
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in places if path.is_file()}
+
+
+class Relay:
+    """A transport that hands another one's answers on; subclasses tamper with them."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.requests: list[Request] = []
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        yield from self.tamper(list(self.inner.exchange(self.noted(requests))))
+
+    def noted(self, requests: Iterable[Request]) -> Iterator[Request]:
+        for request in requests:
+            self.requests.append(request)
+            yield request
+
+    def tamper(self, answers: Sequence[Answer | Failure]) -> Iterable[Answer | Failure]:
+        return answers
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Reversed(Relay):
+    """Clients answer in the opposite order."""
+
+    def tamper(self, answers: Sequence[Answer | Failure]) -> Iterable[Answer | Failure]:
+        return list(reversed(answers))
+
+
+class Dropping(Relay):
+    """One client never answers; the transport tells so, or keeps silent."""
+
+    def __init__(self, inner: Transport, lost: str, *, silently: bool = False) -> None:
+        super().__init__(inner)
+        self.lost, self.silently = lost, silently
+
+    def tamper(self, answers: Sequence[Answer | Failure]) -> Iterable[Answer | Failure]:
+        for answer in answers:
+            if answer.client.name != self.lost:
+                yield answer
+            elif not self.silently:
+                yield Failure(answer.client, "it went out of reach")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Troubled(FedPE):
+    """FedPE with clients that misbehave: (client, how), from the given round on."""
+
+    trouble: tuple[tuple[str, str], ...] = ()
+    since: int = 1
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        up, kept = super().local(down, private, client)
+        how = dict(self.trouble).get(client.info.name)
+        if how is None or client.round < self.since:
+            return up, kept
+        return self.spoil(how, up, down), kept
+
+    def spoil(self, how: str, up: Up, down: Down) -> Up:
+        flat, layout = up.model.flat, up.model.layout
+        match how:
+            case "raises":
+                raise ZeroDivisionError("a bug in the client")
+            case "diverges":
+                raise Diverged("the loss is nan")
+            case "dies":
+                os._exit(7)
+            case "nan":
+                flat[3] = float("nan")
+            case "long":
+                flat.copy_(down.model.flat + 100 * (flat - down.model.flat))
+            case "huge":
+                flat.fill_(1e38)
+            case "short model":
+                return replace(up, model=ModelState(layout, flat[:-1].clone()))
+            case "double model":
+                return replace(up, model=ModelState(layout, flat.double()))
+            case "other layout":
+                other = replace(layout, names=tuple(f"x{name}" for name in layout.names))
+                return replace(up, model=ModelState(other, flat))
+            case "undeclared":
+                return Smuggler(model=up.model, samples=up.samples, training=up.training, more=Count(1))
+            case _:
+                return replace(up, samples=Count(int(how)))
+        return up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smuggler(Up):
+    """More than FedPE declares."""
+
+    more: Count

@@ -1,0 +1,117 @@
+"""What may be declared, and what may be put into it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from personae.core import wire
+from personae.core.backbone import Backbone
+from personae.core.layout import Layout
+from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
+from personae.core.payload import KINDS, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+
+
+class Softened(ModelState):
+    """A payload, but none of the declared kinds."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Tensor, dict, dict[str, Tensor], Mapping[str, float], nn.Module, int, float, str, list[Tensor], Softened, object],
+)
+def test_a_message_with_a_field_of_no_payload_kind_is_refused_when_its_class_is_created(kind):
+    with pytest.raises(TypeError, match=r"Leak\.rows: .* may not cross"):
+        type("Leak", (Message,), {"__annotations__": {"rows": kind}})
+
+
+@pytest.mark.parametrize("kind", [Tensor | None, ModelState | Tensor, Count | int])
+def test_a_union_is_refused_if_any_of_its_members_is(kind):
+    with pytest.raises(TypeError, match="may not cross"):
+        type("Leak", (Message,), {"__annotations__": {"rows": kind}})
+
+
+def test_a_message_cannot_inherit_fields_that_it_may_not_declare():
+    @dataclass(frozen=True, kw_only=True)
+    class Kept(LocalState):
+        rows: Tensor
+
+    with pytest.raises(TypeError, match="may not cross"):
+        type("Leak", (Message, Kept), {})
+    with pytest.raises(TypeError, match="may not cross"):
+        type("Leak", (Kept, Message), {})
+
+
+@pytest.mark.parametrize("base", [Message, LocalState])
+def test_a_field_of_two_kinds_is_refused_because_bytes_do_not_tell_them_apart(base):
+    with pytest.raises(TypeError, match="either"):
+        type("Torn", (base,), {"__annotations__": {"rows": ClassEmbeddings | PublicEmbeddings}})
+
+
+@pytest.mark.parametrize("kind", [nn.Module, list[int], dict[int, Tensor], dict[str, list[int]], object, bytes])
+def test_a_kept_record_refuses_what_it_could_not_write_down(kind):
+    with pytest.raises(TypeError, match=r"Odd\.field: .* cannot be kept"):
+        type("Odd", (LocalState,), {"__annotations__": {"field": kind}})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_payload_kind_may_cross_and_may_be_optional(kind):
+    message = type("Fine", (Message,), {"__annotations__": {"one": kind, "two": kind | None}})
+    assert dataclass(frozen=True, kw_only=True)(message).payloads() == {"one": kind.__name__, "two": kind.__name__}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Message):
+    model: ModelState
+    samples: Count
+    rows: ClassEmbeddings | None
+
+
+def test_a_value_of_another_type_is_refused_when_the_message_is_made(backbone: Backbone):
+    state = backbone.state()
+    good = Update(model=state, samples=Count(3), rows=None)
+    for field, value in [
+        ("model", state.flat),
+        ("model", None),
+        ("model", Softened(state.layout, state.flat)),
+        ("samples", 3),
+        ("samples", Scalars({"value": 3.0})),
+        ("rows", torch.zeros(2, 8)),
+        ("rows", PublicEmbeddings(torch.zeros(2, 8))),
+    ]:
+        with pytest.raises(TypeError, match=rf"Update\.{field}: {type(value).__name__} is not"):
+            replace(good, **{field: value})
+
+
+def test_messages_are_frozen(backbone: Backbone):
+    message = Broadcast(model=backbone.state())
+    with pytest.raises(AttributeError):
+        message.model = backbone.state()  # type: ignore[misc]
+
+
+def test_the_server_may_keep_what_may_not_cross(layout: Layout):
+    @dataclass(frozen=True, kw_only=True)
+    class State(ServerState):
+        by_name: dict[str, Tensor]
+        note: str | None
+
+    state = State(model=ModelState(layout, torch.zeros(layout.size)), by_name={"a/b": torch.ones(2)}, note=None)
+    again = wire.decode(State, wire.from_bytes(wire.to_bytes(wire.encode(state))), layout)
+    assert again.note is None
+    assert list(again.by_name) == ["a/b"]
+    assert torch.equal(again.by_name["a/b"], torch.ones(2))
+
+
+def test_nothing_holds_nothing(layout: Layout):
+    assert wire.payload_bytes(Nothing()) == {}
+    assert wire.decode(Nothing, wire.from_bytes(wire.to_bytes(wire.encode(Nothing()))), layout) == Nothing()
+
+
+def test_bytes_are_counted_by_kind(backbone: Backbone):
+    update = Update(model=backbone.state(), samples=Count(3), rows=ClassEmbeddings(torch.zeros(5, 8)))
+    size = sum(math.prod(shape) for shape in backbone.layout.shapes)
+    assert wire.payload_bytes(update) == {"ModelState": 4 * size, "Count": 8, "ClassEmbeddings": 4 * 5 * 8}
+    assert wire.payload_bytes(replace(update, rows=None)) == {"ModelState": 4 * size, "Count": 8}
