@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from personae.data import FaceSet, default_cache, synthetic, synthetic_faces
+from personae.data import FaceSet, PartitionPlan, default_cache, join_faces, synthetic, synthetic_faces
 from personae.data import rendered as rendered_module
 from personae.data.pixels import Append, Filled, PixelStore, Recipe, cached_pixels
 from personae.errors import ConfigError, DataError, Interrupted, PersonaeError
@@ -270,8 +270,39 @@ def test_synthetic_faces_are_rendered_once_by_each_renderer(tmp_path: Path, monk
     assert sum(calls) == 900
 
 
-@pytest.mark.parametrize("wrong", [{"identities": 0}, {"images": 0}, {"first": -1}, {"size": 4}, {"domain": "moon"}])
+@pytest.mark.parametrize(
+    "wrong", [{"identities": 0}, {"images": 0}, {"first": -1}, {"size": 4}, {"domain": "moon"}, {"domain": ()}]
+)
 def test_impossible_synthetic_faces_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(PersonaeError) as told:
         synthetic_faces(**{"identities": 1, "images": 1, "cache": tmp_path} | wrong)
     assert told.value.exit_code == 2
+
+
+def test_joined_sets_are_domains_with_people_of_their_own(faces: FaceSet) -> None:
+    part = faces.select([5, 1])
+    joined = join_faces("both", {"day": part, "night": faces})
+    assert joined.identities == tuple(f"{domain}/{name}" for domain in ("day", "night") for name in faces.identities)
+    assert joined.identity.tolist() == [3, 0, 7, 4, 7, 5, 5, 7]
+    assert joined.columns["domain"].tolist() == ["day"] * 2 + ["night"] * 6
+    assert joined.columns["path"].tolist() == list("fbabcdef")
+    np.testing.assert_array_equal(joined.images(np.array([7, 0, 2, 1])), PIXELS[[5, 5, 0, 1]])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(joined)).images(np.array([3])), PIXELS[[1]])
+    others = [join_faces("both", {"day": faces.select(rows), "night": faces}) for rows in ([5, 1], [5, 2])]
+    assert joined.fingerprint == others[0].fingerprint != others[1].fingerprint
+
+
+def test_sets_of_different_sizes_are_not_joined(faces: FaceSet) -> None:
+    larger = FaceSet(**vars_of(faces, pixels=PixelStore(Path("unused"), 6, 8, 8, "larger")))
+    with pytest.raises(ConfigError, match=r"one size to be joined \(day 5 x 4, night 8 x 8\)"):
+        join_faces("both", {"day": faces, "night": larger})
+
+
+def test_synthetic_domains_become_a_source_and_its_targets(tmp_path: Path) -> None:
+    names = tuple(synthetic.DOMAINS)
+    faces = synthetic_faces(identities=3, images=4, domain=names, size=8, cache=tmp_path)
+    assert len(faces) == len(names) * 12
+    partition = PartitionPlan(by="domain", source=names[0]).apply(faces, 0)
+    assert set(partition.clients) == set(names)
+    alone = synthetic_faces(identities=3, images=4, domain=names[1], size=8, cache=tmp_path)
+    np.testing.assert_array_equal(faces.images(np.arange(12, 24)), alone.images(np.arange(12)))

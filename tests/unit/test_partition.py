@@ -1,16 +1,21 @@
 """Each way to divide faces among clients, the predicates, and the picture and table of the outcome."""
 
 import csv
+import re
 import time
+import tomllib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from personae.data import FaceSet, Partition, PartitionPlan, Split
+from personae.data import FaceSet, Partition, PartitionPlan, Split, synthetic
 from personae.data.dealing import at_least_one, lognormal_quotas
+from personae.data.partition import By
 from personae.data.pixels import PixelStore
 from personae.data.predicates import parse
 from personae.errors import ConfigError, DataError
@@ -123,14 +128,14 @@ def test_images_go_by_attributes_and_those_that_fit_several_even_things_out() ->
     rng = np.random.default_rng(0)
     male, young = rng.random(600) < 0.5, rng.random(600) < 0.5
     faces = face_set([20] * 30, Male=male, Young=young)
-    plan = PartitionPlan(by="attributes", predicates=("Male & !Young", "Male", "Young & !Male"), min_images=1)
+    plan = PartitionPlan(by="attributes", predicates=("Male", "Male & !Young", "Young & !Male"), min_images=1)
     partition = plan.apply(faces, 0)
     first, second, third = (partition.rows(name) for name in partition.clients)
-    assert (male[first] & ~young[first]).all()
-    assert male[second].all()
+    assert male[first].all()
+    assert (male[second] & ~young[second]).all()
     assert (young[third] & ~male[third]).all()
     np.testing.assert_array_equal(partition.client == -1, ~male & ~young)
-    # All that is male and young can only go to the second client, so the rest goes to the first.
+    # The first has all that is male and young already, so the second gets what fits both.
     assert abs(len(first) - len(second)) < 40
 
 
@@ -353,3 +358,24 @@ def test_a_partition_is_drawn(tmp_path: Path, plan: PartitionPlan) -> None:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
     assert {(0x3B, 0x6E, 0xA5), (0xE0, 0xA3, 0x3E), (0xB5, 0x52, 0x3B)} <= colours
     assert list(tmp_path.iterdir()) == [tmp_path / "partition.png"]
+
+
+def test_the_examples_of_the_guide_work_on_synthetic_faces() -> None:
+    """Among them the twenty clients by attributes of a published study."""
+    guide = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    examples = [tomllib.loads(example)["partition"] for example in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)]
+    assert {example["by"] for example in examples} == set(get_args(By))
+    people, shots = torch.arange(1500).repeat_interleave(20), torch.arange(20).repeat(1500)
+    shown = synthetic.attributes(people, shots, seed=0).numpy()
+    domain = np.where(people.numpy() % 2, "studio", "webcam")
+    attributes = {name: shown[:, column] for column, name in enumerate(synthetic.ATTRIBUTES)}
+    faces = face_set([20] * 1500, domain=domain, **attributes)
+    for example in examples:
+        plan = TypeAdapter(PartitionPlan).validate_python(example)
+        partition = plan.apply(faces, 0)
+        assert all(len(partition.rows(name, Split.TRAIN)) for name in partition.clients)
+        if plan.by == "attributes":
+            assert len(partition.trained) == 15
+            assert len(partition.new) == 5
+            for name, predicate in zip(partition.clients, plan.predicates, strict=True):
+                assert parse(predicate).fits(faces.columns)[partition.rows(name)].all()

@@ -2,6 +2,7 @@
 
 from personae.data.decoded import open_faces
 from personae.data.faces import FaceSamples, FaceSet
+from personae.data.joined import join_faces
 from personae.data.partition import Partition, PartitionPlan, Split
 from personae.data.pixels import default_cache
 from personae.data.rendered import synthetic_faces
@@ -13,6 +14,7 @@ __all__ = [
     "PartitionPlan",
     "Split",
     "default_cache",
+    "join_faces",
     "open_faces",
     "synthetic_faces",
 ]

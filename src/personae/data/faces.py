@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from personae.data.pixels import Pixels, PixelStore
+from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
 
 Rows = NDArray[np.int64]
@@ -27,7 +27,7 @@ class FaceSet:
     """Per row, a code into `identities`."""
     columns: Mapping[str, NDArray[Any]]
     """Per row, any of domain, media, template, split, path, and attributes as booleans by their own name."""
-    pixels: PixelStore
+    pixels: Store
     stored: Rows
     """Per row, its place in the pixel store."""
     unreadable: int = 0
@@ -92,7 +92,7 @@ class FaceSamples:
     identities: tuple[str, ...]
     """The name behind each label."""
     labels: Tensor
-    pixels: PixelStore
+    pixels: Store
     stored: Rows
 
     @property

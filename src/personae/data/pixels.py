@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,22 @@ class Filled:
     missing: tuple[tuple[int, str], ...] = ()
 
 
+class Store(Protocol):
+    """Images of one size, by position."""
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def digest(self) -> str:
+        """Names the content, whichever machine it was decoded on."""
+
+    def take(self, rows: NDArray[np.int64]) -> Pixels: ...
+
+
 @dataclass(frozen=True)
 class PixelStore:
     """`count` images of one size in one file. Opened on first use, so that sending a store sends a path."""
@@ -44,7 +60,6 @@ class PixelStore:
     height: int
     width: int
     digest: str
-    """Names the content, whichever machine it was decoded on."""
     missing: tuple[tuple[int, str], ...] = ()
     """Images of the source that are not in the store, by position, and why."""
 

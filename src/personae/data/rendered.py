@@ -1,7 +1,7 @@
 """Synthetic faces as a face set: rendered once, in chunks, into the cache."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +13,7 @@ import torch
 
 from personae.data import synthetic
 from personae.data.faces import FaceSet
+from personae.data.joined import join_faces
 from personae.data.pixels import Append, Filled, Pixels, Recipe, cached_pixels, default_cache
 from personae.data.synthetic.domains import DEFAULT, find_domain
 from personae.errors import ConfigError
@@ -26,27 +27,35 @@ def synthetic_faces(
     identities: int,
     images: int,
     first: int = 0,
-    domain: str = DEFAULT,
+    domain: str | Sequence[str] = DEFAULT,
     seed: int = 0,
     size: int = 64,
     cache: Path | None = None,
     progress: Progress = silent,
     workers: int = 1,
 ) -> FaceSet:
-    """The people `first` .. `first + identities - 1` with `images` images each, in one domain."""
-    if identities < 1 or images < 1 or first < 0 or size < 8 or workers < 1:
+    """The people `first` .. `first + identities - 1` with `images` images each; of several domains, as many of each."""
+    if identities < 1 or images < 1 or first < 0 or size < 8 or workers < 1 or not domain:
         raise ConfigError(
             f"synthetic faces: {identities} identities from {first} on with {images} images of size {size} on "
-            f"{workers} workers; there must be at least one of each, and a size of at least 8"
+            f"{workers} workers; there must be at least one of each, a domain, and a size of at least 8"
         )
-    sitting = _Sitting(first, identities, images, find_domain(domain).name, seed, size)
+    names = [domain] if isinstance(domain, str) else list(dict.fromkeys(domain))
+    sittings = {name: _Sitting(first, identities, images, find_domain(name).name, seed, size) for name in names}
+    sets = {
+        name: _photographed(sitting, cache or default_cache(), progress, workers) for name, sitting in sittings.items()
+    }
+    return sets[names[0]] if len(names) == 1 else join_faces(f"synthetic {' and '.join(names)}", sets)
+
+
+def _photographed(sitting: "_Sitting", cache: Path, progress: Progress, workers: int) -> FaceSet:
     recipe = Recipe(
         name=f"synthetic_{sitting.domain}",
         source=repr(sitting),
         state=renderer_version(),
         count=len(sitting),
-        height=size,
-        width=size,
+        height=sitting.size,
+        width=sitting.size,
     )
 
     def fill(append: Append) -> Filled:
@@ -56,18 +65,16 @@ def synthetic_faces(
                 advance(len(block))
         return Filled(digest=f"{recipe.source}/{recipe.state}")
 
-    store = cached_pixels(cache or default_cache(), recipe, fill)
+    store = cached_pixels(cache, recipe, fill)
     people, shots = sitting.rows(0, len(sitting))
-    known = synthetic.attributes(people, shots, seed=seed, domain=sitting.domain).numpy()
+    known = synthetic.attributes(people, shots, seed=sitting.seed, domain=sitting.domain).numpy()
     columns = {name: known[:, column] for column, name in enumerate(synthetic.ATTRIBUTES)}
-    names = tuple(f"person-{person:06d}" for person in range(first, first + identities))
-    paths = [
-        f"{names[person - first]}/{shot:04d}" for person, shot in zip(people.tolist(), shots.tolist(), strict=True)
-    ]
+    last = sitting.first + sitting.identities
+    paths = [f"person-{person:06d}/{shot:04d}" for person, shot in zip(people.tolist(), shots.tolist(), strict=True)]
     return FaceSet(
         name=f"synthetic {sitting.domain}",
-        identities=names,
-        identity=(people - first).numpy(),
+        identities=tuple(f"person-{person:06d}" for person in range(sitting.first, last)),
+        identity=(people - sitting.first).numpy(),
         columns=columns | {"domain": np.full(len(sitting), sitting.domain), "path": np.array(paths)},
         pixels=store,
         stored=np.arange(len(sitting)),
