@@ -83,7 +83,7 @@ class RunDirectory:
         self._append("timing", entry)
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
-        entries = {name: entry.detach().cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
+        entries = {name: _exported(entry) for name, entry in backbone.module.state_dict().items()}
         with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
             safetensors.torch.save_file(entries, temporary)
         benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
@@ -118,6 +118,11 @@ def environment(device: str, workers: int) -> dict[str, Any]:
         "device": device,
         "workers": workers,
     }
+
+
+def _exported(entry: torch.Tensor) -> torch.Tensor:
+    """Floats as they are. Integer buffers count the batches that one process happened to see: they start anew."""
+    return entry.detach().cpu().contiguous() if entry.is_floating_point() else torch.zeros_like(entry)
 
 
 def _describe(stage: Stage) -> dict[str, Any]:

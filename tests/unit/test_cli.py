@@ -1,0 +1,381 @@
+"""The command line as a user meets it: what it prints, what it writes, and how it ends."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from personae import ALGORITHMS, cli
+from personae.privacy.disclosure import markdown
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENT = """
+name = "tiny"
+network = { height = 32, width = 32, embedding = 16 }
+partition = { clients = 3 }
+evaluation = { folds = 2, pairs_per_fold = 10 }
+
+[data]
+public = { identities = 8, images = 4 }
+private = { first = 8, identities = 9, images = 6 }
+heldout = { first = 17, identities = 8, images = 4 }
+
+[[stages]]
+name = "pretrain"
+label = "pre-trained"
+rounds = 1
+algorithm = { name = "pretrain", training = { epochs = 1 } }
+
+[[stages]]
+name = "federate"
+label = "federated"
+rounds = 2
+evaluate_every = 1
+algorithm = { name = "fedpe", training = { epochs = 1, lr = 0.01 } }
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+Personae = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def personae(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Path) -> Iterator[Personae]:
+    """Calls the command line in this process, as its entry point does."""
+    monkeypatch.setenv("PERSONAE_CACHE", str(cache))
+    monkeypatch.setenv("COLUMNS", "200")
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["personae", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Ended(code, *capsys.readouterr())
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def one_line(ended: Ended) -> str:
+    """What was said about a failure, which has to be one line."""
+    lines = [line for line in ended.err.splitlines() if line.startswith("personae: ")]
+    assert len(lines) == 1, ended.err
+    assert "Traceback" not in ended.err
+    return lines[0]
+
+
+def test_a_run_ends_with_a_table_and_a_report_and_leaves_its_records(
+    personae: Personae, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    ended = personae("run", experiment, "--out", out, "--workers", "1")
+    assert ended.code == 0, ended.err
+    assert "pre-trained" in ended.out
+    assert "federated" in ended.out
+    assert ended.out.rstrip().endswith(f"report: {out / 'report.html'}")
+    assert "<html" in (out / "report.html").read_text()
+    for name in ("config.json", "environment.json", "metrics.jsonl", "ledger.jsonl", "models/federate.safetensors"):
+        assert (out / name).stat().st_size > 0
+    events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rounds = [(event["stage"], event["round"]) for event in events if event["event"] == "global"]
+    assert rounds == [("pretrain", 1), ("federate", 0), ("federate", 1), ("federate", 2)]
+    measured = [event["metrics"] for event in events if event["event"] == "global"]
+    assert measured[0] == measured[1], "a stage starts from the model that the one before it ended with"
+    assert measured[1] != measured[2]
+
+
+def test_the_ledger_counts_what_each_client_sent_and_received(
+    personae: Personae, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert personae("run", experiment, "--out", out, "--workers", "1").code == 0
+    ledger = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    up = {
+        (line["client"], line["payload"])
+        for line in ledger
+        if line["stage"] == "federate" and line["direction"] == "up"
+    }
+    kinds = ("Count", "ModelState", "Scalars")
+    assert up == {(f"client-00{index}", kind) for index in range(3) for kind in kinds}
+    sizes = {line["bytes"] for line in ledger if line["payload"] == "ModelState"}
+    assert len(sizes) == 1
+    assert sizes.pop() % 4 == 0
+    assert not any(line["payload"] == "ClassEmbeddings" for line in ledger)
+
+
+def test_results_as_json_are_the_table(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ended = personae("run", experiment, "--out", out, "--workers", "1", "--json")
+    rows = json.loads(ended.out)["models"]
+    assert [row["label"] for row in rows] == ["pre-trained", "federated"]
+    events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "global"][-1]
+    assert rows[1]["metrics"].items() >= last["metrics"].items()
+
+
+def test_a_folder_in_use_is_not_overwritten_and_a_finished_run_resumes_to_itself(
+    personae: Personae, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    first = personae("run", experiment, "--out", out, "--workers", "1")
+    metrics = (out / "metrics.jsonl").read_bytes()
+    again = personae("run", experiment, "--out", out)
+    assert again.code == 2
+    assert "--resume" in one_line(again)
+    resumed = personae("run", experiment, "--out", out, "--resume", "--workers", "1")
+    assert (resumed.code, resumed.out) == (0, first.out)
+    assert (out / "metrics.jsonl").read_bytes() == metrics
+    other = personae("run", experiment, "--out", out, "--resume", "--set", "seed=5")
+    assert other.code == 2
+    assert "seed was 0 and is 5" in one_line(other)
+
+
+def test_there_must_be_a_run_to_resume(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    ended = personae("run", experiment, "--out", tmp_path / "nothing", "--resume")
+    assert ended.code == 2
+    assert "no run to resume" in one_line(ended)
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    found = json.loads(personae("run", experiment, "--out", out, "--dry-run", "--json", "--workers", "1").out)
+    assert not out.exists()
+    assert (found["clients"], found["identities"]) == (3, 9)
+    stage = found["stages"][1]
+    assert (stage["clients_per_round"], stage["rounds"]) == (3, 2)
+    assert personae("run", experiment, "--out", out, "--workers", "1").code == 0
+    ledger = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    model = {line["bytes"] for line in ledger if line["payload"] == "ModelState"}.pop()
+    assert stage["bytes_down"] == 3 * model
+    crossed = sum(
+        line["bytes"]
+        for line in ledger
+        if (line["stage"], line["round"], line["direction"]) == ("federate", 1, "up")
+        and line["payload"] in ("ModelState", "Count")
+    )
+    assert stage["bytes_up"] == crossed + 3 * 8
+    assert "clients" in personae("run", experiment, "--dry-run", "--workers", "1").out
+
+
+def test_every_kind_of_failure_has_its_exit_code(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    run = ("run", experiment, "--workers", "1", "--out")
+    endings = {
+        "usage": personae("run"),
+        "unknown option": personae("run", experiment, "--nonsense"),
+        "config": personae("run", tmp_path / "missing.toml"),
+        "contradiction": personae(
+            *run, tmp_path / "a", "--set", f"data.private.source={tmp_path / 'no'}", "--set", "data.private.images=6"
+        ),
+        "no such faces": personae("evaluate", tmp_path / "none.pth", "--on", "x"),
+        "server diverged": personae(*run, tmp_path / "b", "--set", "stages.pretrain.algorithm.training.lr=1e30"),
+        "clients diverged": personae(*run, tmp_path / "c", "--set", "stages.federate.algorithm.training.lr=1e30"),
+    }
+    codes = {name: ended.code for name, ended in endings.items()}
+    assert codes == {
+        "usage": 2,
+        "unknown option": 2,
+        "config": 2,
+        "contradiction": 2,
+        "no such faces": 3,
+        "server diverged": 4,
+        "clients diverged": 4,
+    }
+    assert "lower lr" in one_line(endings["server diverged"])
+    assert "client-000" in one_line(endings["clients diverged"])
+
+
+def test_missing_faces_are_a_data_error(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("private = { first = 8, identities = 9, images = 6 }", 'private = { source = "no-such" }')
+    experiment.write_text(text)
+    ended = personae("run", experiment, "--out", tmp_path / "run", "--workers", "1")
+    assert ended.code == 3
+    assert "no-such" in one_line(ended)
+
+
+def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path) -> None:
+    """Each client has one training image, which BatchNorm cannot be trained on."""
+    for person in range(3):
+        for shot in range(2):
+            path = tmp_path / "faces" / f"person{person}" / f"{shot}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (80 * person, 100 * shot, 50)).save(path)
+    experiment = tmp_path / "x.toml"
+    experiment.write_text(
+        'name = "x"\nnetwork = { height = 32, width = 32 }\n'
+        'partition = { by = "one-identity", train = 0.7, val = 0.0, test = 0.3 }\n'
+        'data = { private = { source = "faces" } }\n'
+        '[[stages]]\nname = "federate"\nalgorithm = { name = "fedpe" }\n'
+    )
+    ended = personae("run", experiment, "--out", tmp_path / "run", "--workers", "1")
+    assert ended.code == 6
+    assert re.search(r"0 of 3 clients .* the quorum is 2; .*BatchNorm", one_line(ended))
+
+
+def test_a_full_disk_stops_the_run_which_then_resumes(
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    assert personae("run", experiment, "--out", whole, "--workers", "1").code == 0
+    out, real, calls = tmp_path / "run", os.fsync, 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 25:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    ended = personae("run", experiment, "--out", out, "--workers", "1")
+    assert ended.code == 5
+    assert "the disk is full" in one_line(ended)
+    assert not list(out.rglob("*.tmp"))
+    monkeypatch.setattr(os, "fsync", real)
+    assert personae("run", experiment, "--out", out, "--workers", "1", "--resume").code == 0
+    for name in ("metrics.jsonl", "ledger.jsonl", "models/federate.safetensors"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_resumably(experiment: Path, tmp_path: Path, cache: Path, number: int) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", "from personae.cli import main; main()", "run", str(experiment), "--out", str(out)]
+    command += ["--workers", "1", "--set", "stages.federate.rounds=100000"]
+    environment = {**os.environ, "PERSONAE_CACHE": str(cache)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints" / "finished" / "pretrain.safetensors").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 5, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+
+
+def test_a_model_of_a_run_and_its_weights_file_evaluate_alike(
+    personae: Personae, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert personae("run", experiment, "--out", out, "--workers", "1").code == 0
+    for person in range(6):
+        for shot in range(3):
+            path = tmp_path / "faces" / f"p{person}" / f"{shot}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((32, 32), 20 + 30 * person).convert("RGB").save(path)
+    faces = f"noise={tmp_path / 'faces'}"
+    of_run = personae("evaluate", out, "--on", faces, "--json")
+    of_file = personae(
+        "evaluate",
+        out / "models" / "federate.safetensors",
+        "--on",
+        faces,
+        "--json",
+        "--backbone",
+        "small",
+        "--embedding",
+        "16",
+        "--size",
+        "32",
+    )
+    assert of_run.code == 0, of_run.err
+    assert json.loads(of_run.out) == json.loads(of_file.out)
+    assert json.loads(of_run.out)["noise"]["genuine_pairs"] == 6 * 3
+    assert "noise" in personae("evaluate", out, "--on", faces).out
+    unknown = personae("evaluate", out, "--on", faces, "--stage", "central")
+    assert unknown.code == 2
+    assert "pretrain, federate" in one_line(unknown)
+
+
+def test_a_folder_that_is_no_run_is_refused(personae: Personae, tmp_path: Path) -> None:
+    for arguments in (("report", tmp_path), ("evaluate", tmp_path, "--on", "x")):
+        ended = personae(*arguments)
+        assert ended.code == 2
+        assert str(tmp_path) in one_line(ended)
+
+
+def test_partition_prints_plots_and_writes_who_holds_what(personae: Personae, tmp_path: Path) -> None:
+    picture, table = tmp_path / "p.png", tmp_path / "p.csv"
+    common = ("partition", "synthetic", "--identities", "12", "--clients", "4", "--plot", picture)
+    ended = personae(*common, "--table", table, "--new-clients", "1")
+    assert ended.code == 0, ended.err
+    assert "client-003 (new)" in ended.out
+    with Image.open(picture) as image:
+        assert image.width > 300
+    assert len(table.read_text().splitlines()) == 1 + 12 * 20
+    rows = json.loads(personae(*common, "--json").out)
+    assert [row["identities"] for row in rows] == [3, 3, 3, 3]
+    refused = personae("partition", "synthetic", "--identities", "3", "--clients", "4", "--plot", picture)
+    assert refused.code == 3
+    assert "4 clients" in one_line(refused)
+
+
+def test_algorithms_lists_every_algorithm_with_its_defaults(personae: Personae) -> None:
+    described = json.loads(personae("algorithms", "--json").out)
+    assert list(described) == list(ALGORITHMS)
+    assert described["fedpe"]["training"]["momentum"] == 0.9
+    assert "fedpe" in personae("algorithms").out
+
+
+def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
+    page = (ROOT / "docs" / "disclosure.md").read_text()
+    assert page == markdown(ALGORITHMS.values())
+    assert personae("disclose", "--markdown").out == page
+    up = [row for row in json.loads(personae("disclose", "--json").out) if row["direction"] == "up"]
+    assert {row["payload"] for row in up if row["algorithm"] == "fedpe"} == {"ModelState", "Count", "Scalars"}
+    assert "pools the faces" in personae("disclose").out
+
+
+def test_the_doctor_measures_and_advises(personae: Personae, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = {item["subject"]: item for item in json.loads(personae("doctor", "--json").out)}
+    assert int(found["convolution, one thread"]["state"].split()[0]) > 0
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("PERSONAE_CACHE", str(file / "below"))
+    blocked = {item["subject"]: item for item in json.loads(personae("doctor", "--json").out)}
+    assert not blocked["cache"]["good"]
+    assert "PERSONAE_CACHE" in blocked["cache"]["advice"]
+    assert "torch" in personae("doctor").out
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for device in ("cuda", "tpu"):
+        ended = personae("run", experiment, "--out", tmp_path / "run", "--device", device)
+        assert ended.code == 2
+        assert f"--device {device}" in one_line(ended)

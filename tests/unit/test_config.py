@@ -1,0 +1,167 @@
+"""Experiment files: what is filled in, what is overridden, and what is said when something does not fit."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from personae import ConfigError, FedPE, load_experiment
+from personae.experiment.config import parse_experiment
+
+MINIMAL: dict[str, Any] = {
+    "name": "minimal",
+    "data": {"private": {"identities": 10}},
+    "partition": {"clients": 4},
+    "stages": [{"name": "federate", "rounds": 2, "algorithm": {"name": "fedpe", "training": {"lr": 0.1}}}],
+}
+TEXT = """
+name = "minimal"
+[data.private]
+identities = 10
+[partition]
+clients = 4
+[[stages]]
+name = "federate"
+rounds = 2
+algorithm = { name = "fedpe" }
+"""
+
+
+def test_hyper_parameters_reach_the_algorithm_and_defaults_fill_the_rest() -> None:
+    (stage,) = parse_experiment(MINIMAL, "x").recipe
+    assert isinstance(stage.algorithm, FedPE)
+    assert stage.algorithm.training.lr == 0.1
+    assert stage.algorithm.training.momentum == FedPE().training.momentum
+    assert (stage.rounds, stage.participation) == (2, 1.0)
+
+
+def test_resolved_configuration_is_plain_data_that_parses_to_the_same_experiment() -> None:
+    experiment = parse_experiment(MINIMAL, "x")
+    plain = json.loads(json.dumps(experiment.resolved()))
+    assert plain["stages"][0]["algorithm"]["margin"]["scale"] == FedPE().margin.scale
+    assert plain["firewall"]["enabled"] is True
+    plain["data"]["private"] = {
+        key: value for key, value in plain["data"]["private"].items() if key not in ("min_images", "skip_unreadable")
+    }
+    assert parse_experiment(plain, "x").recipe == experiment.recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("stages.federate.rounds=7", lambda e: e.recipe[0].rounds == 7),
+        ("stages.0.rounds=7", lambda e: e.recipe[0].rounds == 7),
+        ("stages.federate.algorithm.training.lr=0.5", lambda e: e.recipe[0].algorithm.training.lr == 0.5),
+        ("network.name=mobilefacenet", lambda e: e.network.name == "mobilefacenet"),
+        ('name="a name"', lambda e: e.name == "a name"),
+        ("firewall.enabled=false", lambda e: not e.firewall.enabled),
+        ("evaluation.fars=[0.5]", lambda e: e.evaluation.fars == (0.5,)),
+    ],
+)
+def test_overrides_reach_their_value(tmp_path: Path, override: str, read: Callable[[Any], bool]) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(TEXT)
+    assert not read(load_experiment(path))
+    assert read(load_experiment(path, [override]))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("stages.federat.rounds=7", "did you mean federate?"),
+        ("stages.5.rounds=7", "there is no '5'"),
+        ("rounds", "key.of.section=value"),
+        ("=3", "key.of.section=value"),
+        ("name.first=3", "name is a value"),
+        ("stages=3", "stages"),
+    ],
+)
+def test_an_override_that_leads_nowhere_is_refused(tmp_path: Path, override: str, said: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(TEXT)
+    with pytest.raises(ConfigError, match=said):
+        load_experiment(path, [override])
+
+
+def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(raw: Any) -> None:
+        for step in place[:-1]:
+            raw = raw[step]
+        raw[place[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (set_at("stages", 0, "algorithm", "training", "lrr", value=1), r"training\.lrr: .* did you mean lr\?"),
+        (set_at("stages", 0, "algorithm", "training", "lr", value=-1), "lr is -1.0, it must be positive"),
+        (set_at("stages", 0, "algorithm", "training", "lr", value="fast"), r"training\.lr: .*'fast'"),
+        (set_at("stages", 0, "algorithm", "margin", value={"kind": "cosfase"}), r"margin\.kind"),
+        (set_at("stages", 0, "algorithm", "training", "epochs", value=1), None),
+        (set_at("stages", 0, "algorithm", "name", value="fedpee"), r"'fedpee'; did you mean fedpe\?"),
+        (set_at("stages", 0, "algorithm", value={}), "algorithm.name is None"),
+        (set_at("stages", 0, "runds", value=1), r"stages\.0\.runds: .* did you mean rounds\?"),
+        (set_at("stages", 0, "rounds", value=0), "rounds is 0"),
+        (set_at("stages", 0, "participation", value=1.5), "participation is 1.5"),
+        (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
+        (set_at("stages", 0, "after", value="later"), "'later' is no earlier stage"),
+        (set_at("stages", 0, "name", value="../escape"), r"stages\.0\.name"),
+        (set_at("stages", value=[]), "at least one of"),
+        (set_at("data", "private", "idents", value=3), r"data\.private\.idents: .* did you mean identities\?"),
+        (set_at("data", "private", value={}), "need the number of identities"),
+        (set_at("data", "private", "min_images", value=3), "min_images does not go with synthetic"),
+        (set_at("data", "public", value={"source": "x", "images": 3}), "images does not go with faces from files"),
+        (set_at("partition", "client", value=3), r"partition\.client: .* did you mean clients\?"),
+        (set_at("partition", "by", value="equals"), r"partition\.by"),
+        (set_at("network", value={"nme": "small"}), r"network\.nme: .* did you mean name\?"),
+        (set_at("network", value={"name": "smal"}), "small"),
+        (set_at("evaluation", value={"fars": [0.0]}), "rate of 0.0"),
+        (set_at("firewall", value={"norm_multiple": 0.5}), "norm_multiple"),
+        (set_at("seed", value=[1]), "seed"),
+        (set_at("sed", value=1), r"sed: there is no such key; did you mean seed\?"),
+        (lambda raw: raw.pop("data"), "data: this is missing"),
+        (lambda raw: raw["stages"].append(raw["stages"][0]), "two stages are called federate"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_place(change: Callable[[dict[str, Any]], None], said: str | None) -> None:
+    raw = copy.deepcopy(MINIMAL)
+    change(raw)
+    if said is None:
+        parse_experiment(raw, "x.toml")
+        return
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_experiment(raw, "x.toml")
+    assert str(caught.value).startswith("x.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_epochs_and_iterations_exclude_each_other() -> None:
+    raw = copy.deepcopy(MINIMAL)
+    raw["stages"][0]["algorithm"]["training"] = {"epochs": 1, "iterations": 5}
+    with pytest.raises(ConfigError, match="not both"):
+        parse_experiment(raw, "x.toml")
+
+
+def test_paths_are_meant_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    (folder / "x.toml").write_text(
+        TEXT.replace("identities = 10", 'source = "faces"') + "[data.public]\nidentities = 3\n"
+    )
+    data = load_experiment(folder / "x.toml").data
+    assert data.private.source == str((folder / "faces").resolve())
+    assert data.public is not None
+    assert data.public.source == "synthetic"
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"name = ", "not valid TOML"), (b"\xff\xfe", "read as text")])
+def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        load_experiment(path)
