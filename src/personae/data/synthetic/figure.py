@@ -12,6 +12,7 @@ from personae.data.synthetic.people import LONG, MEDIUM, SHORT
 from personae.data.synthetic.scene import Face, Portrait, Stage
 
 FAR = 9.0
+HAIR_SHADOW, HAT_SHADOW = 0.13, 0.22  # how far down they reach
 SHARPNESS = 4  # of the highlight: squared so many times
 EARS = ((Spot.LEFT_EAR, Part.LEFT_EAR), (Spot.RIGHT_EAR, Part.RIGHT_EAR))
 
@@ -84,8 +85,12 @@ def draw_head(stage: Stage) -> Portrait:
 
 
 def draw_nose(stage: Portrait) -> None:
-    """Bridge, tip and wings, blended in where they emerge from the face; then the nostrils."""
-    parts, nose, face = stage.anatomy.parts, stage.person.nose, stage.face
+    """A shadow away from the light; bridge, tip and wings, blended in where they emerge; then the nostrils."""
+    anatomy, nose, face = stage.anatomy, stage.person.nose, stage.face
+    parts, light = anatomy.parts, anatomy.light
+    dx = (face.x - (anatomy.nose_shift - 0.12 * light[:, 0])).mul_(1 / 0.19)
+    dy = (face.y - (nose.y - 0.02 - 0.10 * light[:, 1])).mul_(1 / 0.20)
+    stage.canvas.darken(bell(dx, dy).mul_(face.front), 0.28)
     depth = face.depth.clone()
     for part in (Part.BRIDGE, Part.TIP, Part.LEFT_WING, Part.RIGHT_WING):
         hit = stage.hit(part)
@@ -93,8 +98,8 @@ def draw_nose(stage: Portrait) -> None:
         weight = hit.cover.mul_((out * (1 / 0.11)).clamp_(0, 1))
         depth.add_(out.mul_(weight))
         stage.canvas.cover(weight, hit.light(), stage.person.skin.colour)
-    x, y = (stage.rays.linear(form) for form in stage.anatomy.nose_plane.unbind(1))
-    apart = x.sub_(stage.anatomy.nose_shift).abs_().sub_(nose.width * 0.48)
+    x, y = (stage.rays.linear(form) for form in anatomy.nose_plane.unbind(1))
+    apart = x.sub_(anatomy.nose_shift).abs_().sub_(nose.width * 0.48)
     nostrils = bell(apart.mul_(1 / 0.075), y.sub_(nose.y - 0.05).mul_(1 / 0.037))
     stage.canvas.darken(nostrils.mul_(face.front), 0.8)
 
@@ -109,7 +114,7 @@ def _strands(stage: Stage) -> Tensor:
 
 
 def draw_hair(stage: Stage) -> None:
-    """A shell around the skull, cut along the hairline."""
+    """A shell around the skull, cut along the hairline, which casts a shadow on the forehead and has a sheen."""
     hair, parts = stage.person.hair, stage.anatomy.parts
     hit = stage.hit(Part.HAIR)
     x, y, z = (hit.value(form) for form in (parts.x, parts.y, parts.z))
@@ -119,13 +124,19 @@ def draw_hair(stage: Stage) -> None:
     side = temple.square().square_().mul_(temple).mul_(drop)
     grown = side.add_(y).sub_(hair.line + 0.5 * hair.volume - hair.fringe).sub_(x * hair.part)
     grown.add_(bell(x * (1 / 0.26)).mul_(0.10 * hair.widow)).add_(wave(x.mul_(hair.strands * 1.7)).mul_(0.02))
+    below = ramp(grown + HAIR_SHADOW, HAIR_SHADOW)
+    stage.canvas.darken(below.mul_(hit.cover), 0.3)
     grown.div_(0.05 + 1 / stage.rays.per_unit).clamp_(0, 1)
     behind = ramp(-0.12 - z, 0.08).mul_(ramp(y.add_(0.45 + 0.5 * (hair.style == LONG)), 0.1))
-    stage.canvas.cover(torch.maximum(grown, behind).mul_(hit.cover), hit.light(), hair.colour, _strands(stage))
+    light = hit.light()
+    light.add_(light.square().square_().mul_(0.3))
+    stage.canvas.cover(torch.maximum(grown, behind).mul_(hit.cover), light, hair.colour, _strands(stage))
 
 
 def draw_hat(stage: Portrait) -> None:
-    hat, parts = stage.person.hat, stage.anatomy.parts
+    hat, parts, face = stage.person.hat, stage.anatomy.parts, stage.face
+    shadow = ramp(face.y - (hat.line - HAT_SHADOW), HAT_SHADOW).mul_(face.front)
+    stage.canvas.darken(shadow, 0.3 + 0.25 * hat.brim)
     hit = stage.hit(Part.HAT)
     height = hit.value(parts.y).sub_(hat.line)
     band = ramp(0.12 - height, 0.02).mul_(-0.45).add_(1)

@@ -276,7 +276,7 @@ def _draw_hair(draw: Stream, people: People, male: Tensor, age: Tensor) -> Hair:
         style=draw.choice([0.25 * male * age, 0.15 + 0.6 * male, 0.25, 0.75 - 0.68 * male]),
         line=draw.normal(0.52, 0.07) + 0.12 * male * age,
         widow=draw.normal(0.0, 0.5),
-        part=draw.normal(0.0, 0.28),
+        part=draw.normal(0.0, 0.14),
         fringe=draw.sometimes(0.25, 0.1, 0.28) * (1 - 0.6 * male),
         volume=draw.uniform(0.04, 0.17),
         curl=draw.uniform(),
