@@ -97,7 +97,7 @@ class LocalSGD:
         equal parts of one schedule.
         """
         device = backbone.device
-        _require_enough(samples, backbone.module)
+        _require_enough(len(samples), self.batch_size, backbone.module)
         optimiser = _SGD([(backbone.weights, backbone.gradient), *map(_with_gradient, others)], self, velocity)
         steps = self.steps(len(samples))
         total, checked = torch.zeros((), device=device), 0.0
@@ -161,11 +161,15 @@ def _with_gradient(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor, tensor.grad
 
 
-def _require_enough(samples: Samples, module: nn.Module) -> None:
-    if not len(samples):
+def _require_enough(count: int, batch_size: int, module: nn.Module) -> None:
+    if not count:
         raise DataError("there is no image to train on; give every client at least one")
-    if len(samples) == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
-        raise DataError("one image is too few for a network with BatchNorm; merge clients or choose a network without")
+    smallest = count // math.ceil(count / batch_size)
+    if smallest == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        raise DataError(
+            f"of {count} images in batches of {batch_size}, one would stand alone: too few for a network with "
+            "BatchNorm; merge clients, set a batch_size of at least 3, or choose a network without"
+        )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What the server refuses to average, on by default."""
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ class Firewall:
         usual_samples = statistics.median(measure.samples for measure in measures.values())
         found = {}
         for client, measure in measures.items():
-            if measure.norm > self.norm_multiple * usual_norm > 0:
+            if not math.isfinite(measure.norm):
+                found[client] = "its update is too long to measure"
+            elif measure.norm > self.norm_multiple * usual_norm > 0:
                 found[client] = f"its update is {measure.norm / usual_norm:.1f} times as long as the round's median"
             elif measure.samples > self.samples_multiple * usual_samples > 0:
                 found[client] = f"it claims {measure.samples / usual_samples:.0f} times the round's median of samples"

@@ -26,7 +26,7 @@ class PrivateStore:
 
     @classmethod
     def of(cls, folder: Path, client: str) -> "PrivateStore":
-        return cls(folder / quote(client, safe=""))
+        return cls(folder / quote(client, safe="").replace(".", "%2E"))  # no name leads out of the folder
 
     def load(self, stage: str, kind: type[KeptT], layout: Layout, *, before: int | None = None) -> KeptT | None:
         """The newest version from a round earlier than `before` (any round without it), or None."""

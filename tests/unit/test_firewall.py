@@ -1,0 +1,146 @@
+"""What the server refuses, and where updates wait until that is known."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from personae.algorithms.fedpe import Up
+from personae.core.backbone import Backbone
+from personae.core.layout import Layout
+from personae.core.message import Message
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.runtime.firewall import Firewall, Measure
+from personae.runtime.spool import Spool, spool
+
+
+@pytest.fixture
+def up(backbone: Backbone) -> Up:
+    return Up(model=backbone.state(), samples=Count(5), training=Scalars({"loss": 1.0}))
+
+
+def test_an_ordinary_update_passes(up: Up, layout: Layout):
+    assert Firewall().problem(up, layout) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, layout: Layout, value: float):
+    @dataclass(frozen=True, kw_only=True)
+    class Embedded(Message):
+        rows: ClassEmbeddings
+
+    flat = up.model.flat.clone()
+    flat[-1] = value
+    firewall = Firewall()
+    bad = replace(up, model=ModelState(layout, flat))
+    assert firewall.problem(bad, layout) == "ModelState holds values that are not finite"
+    bad = replace(up, training=Scalars({"loss": 1.0, "other": value}))
+    assert firewall.problem(bad, layout) == "Scalars holds values that are not finite"
+    rows = Embedded(rows=ClassEmbeddings(torch.full((2, 8), value)))
+    assert firewall.problem(rows, layout) == "ClassEmbeddings holds values that are not finite"
+
+
+@pytest.mark.parametrize("count", [0, -1, -(10**9), 100_000_001, 10**400])
+def test_absurd_counts_are_refused(up: Up, layout: Layout, count: int):
+    assert Firewall().problem(replace(up, samples=Count(count)), layout) == f"it claims {count} samples"
+
+
+def test_models_of_another_shape_or_type_are_refused(up: Up, layout: Layout):
+    def problem(model: ModelState) -> str | None:
+        return Firewall().problem(replace(up, model=model), layout)
+
+    flat = up.model.flat
+    assert problem(ModelState(layout, flat[1:])) == f"its model has {layout.size - 1} values, expected {layout.size}"
+    assert problem(ModelState(layout, flat[None])) is not None
+    assert problem(ModelState(layout, flat.double())) == "its model is torch.float64, expected torch.float32"
+    renamed = replace(layout, names=("other", *layout.names[1:]))
+    assert "0.weight" in problem(ModelState(renamed, flat))
+    turned = Layout(layout.names[::-1], layout.shapes[::-1], layout.trainable)
+    assert problem(ModelState(turned, flat)) == "its model is laid out differently"
+
+
+def measures(**norms: float) -> dict[str, Measure]:
+    return {name: Measure(norm, 10) for name, norm in norms.items()}
+
+
+def test_an_update_far_longer_than_the_median_is_an_outlier():
+    found = Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=100.0))
+    assert found == {"d": "its update is 90.9 times as long as the round's median"}
+    assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0)) == {}
+    assert list(Firewall(norm_multiple=5).outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0))) == ["d"]
+
+
+def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
+    found = Firewall().outliers(measures(a=1.0, b=math.inf))
+    assert list(found) == ["b"]
+    assert "too long" in found["b"]
+
+
+def test_samples_out_of_proportion_are_an_outlier():
+    usual = {name: Measure(1.0, 10) for name in "abc"}
+    assert Firewall().outliers({**usual, "d": Measure(1.0, 100_000)}) == {
+        "d": "it claims 10000 times the round's median of samples"
+    }
+    assert Firewall().outliers({**usual, "d": Measure(1.0, 10_000)}) == {}
+
+
+def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
+    assert Firewall().outliers({}) == {}
+    assert Firewall().outliers(measures(a=5.0)) == {}
+    assert Firewall().outliers(measures(a=0.0, b=0.0)) == {}
+
+
+def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
+    start = up.model.flat - 2.0
+    measure = Measure.of(up, start)
+    assert measure.norm == pytest.approx(2 * len(start) ** 0.5, rel=1e-5)
+    assert measure.samples == 5
+
+
+def test_switched_off_it_lets_values_pass(up: Up, layout: Layout):
+    off = Firewall(enabled=False)
+    assert off.problem(replace(up, samples=Count(-1)), layout) is None
+    assert off.outliers(measures(a=1.0, b=1.0, c=1e9)) == {}
+
+
+@pytest.mark.parametrize("options", [{"norm_multiple": 1.0}, {"samples_multiple": 0.5}, {"max_samples": 0}])
+def test_impossible_bounds_are_refused(options):
+    with pytest.raises(ValueError, match="must exceed 1"):
+        Firewall(**options)
+
+
+def test_a_spool_gives_back_what_it_was_given_from_memory_and_from_disk(up: Up, layout: Layout, tmp_path: Path):
+    ups = {
+        f"client {index}": replace(up, model=ModelState(layout, up.model.flat + index), samples=Count(1 + index))
+        for index in range(4)
+    }
+    room = 2 * sum((4 * layout.size, 8, 8))
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    (folder / "0.safetensors").write_bytes(b"of an earlier round that was cut off")
+    with spool(layout, folder, memory=room) as kept:
+        for name, message in ups.items():
+            kept.put(name, message)
+        assert len(list(folder.iterdir())) == 2
+        for name in reversed(ups):
+            again = kept.take(name)
+            assert torch.equal(again.model.flat, ups[name].model.flat)
+            assert again.samples == ups[name].samples
+        assert list(folder.iterdir()) == []
+    assert not folder.exists()
+
+
+def test_a_message_is_given_out_once(up: Up, layout: Layout, tmp_path: Path):
+    kept = Spool(layout, tmp_path)
+    kept.put("ann", up)
+    kept.take("ann")
+    with pytest.raises(KeyError):
+        kept.take("ann")
+
+
+def test_a_spool_is_gone_after_an_error(layout: Layout, tmp_path: Path):
+    with pytest.raises(RuntimeError, match="in the middle"), spool(layout, tmp_path / "scratch"):
+        raise RuntimeError("in the middle")
+    assert not (tmp_path / "scratch").exists()
