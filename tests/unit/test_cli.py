@@ -190,16 +190,15 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
 
 def test_every_kind_of_failure_has_its_exit_code(personae: Personae, experiment: Path, tmp_path: Path) -> None:
     run = ("run", experiment, "--workers", "1", "--out")
+    wild = "--set stages.{0}.algorithm.training.lr=1e30 --set stages.{0}.algorithm.training.epochs=4"
     endings = {
         "usage": personae("run"),
         "unknown option": personae("run", experiment, "--nonsense"),
         "config": personae("run", tmp_path / "missing.toml"),
-        "contradiction": personae(
-            *run, tmp_path / "a", "--set", f"data.private.source={tmp_path / 'no'}", "--set", "data.private.images=6"
-        ),
+        "contradiction": personae(*run, tmp_path / "a", "--set", "data.private.source=somewhere"),
         "no such faces": personae("evaluate", tmp_path / "none.pth", "--on", "x"),
-        "server diverged": personae(*run, tmp_path / "b", "--set", "stages.pretrain.algorithm.training.lr=1e30"),
-        "clients diverged": personae(*run, tmp_path / "c", "--set", "stages.federate.algorithm.training.lr=1e30"),
+        "server diverged": personae(*run, tmp_path / "b", *wild.format("pretrain").split()),
+        "clients diverged": personae(*run, tmp_path / "c", *wild.format("federate").split()),
     }
     codes = {name: ended.code for name, ended in endings.items()}
     assert codes == {

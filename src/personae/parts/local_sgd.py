@@ -114,12 +114,16 @@ class LocalSGD:
                 if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
                     checked = float(total)
                     if not math.isfinite(checked):
-                        raise Diverged(
-                            f"the loss is {checked} after {step + 1} steps; lower lr (now {self.lr}) or set clip_norm"
-                        )
+                        raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
+        if not backbone.flat.isfinite().all():
+            raise Diverged(f"the weights are not finite after {steps} steps; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)
         return Fit(checked / steps, steps, optimiser.velocity)
+
+    @property
+    def _advice(self) -> str:
+        return f"lower lr (now {self.lr}) or set clip_norm"
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         return torch.autocast(device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
