@@ -116,6 +116,11 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("data", "private", value={}), "need the number of identities"),
         (set_at("data", "private", "min_images", value=3), "min_images does not go with synthetic"),
         (set_at("data", "public", value={"source": "x", "images": 3}), "images does not go with faces from files"),
+        (set_at("data", "private", value={"parts": {"a": {"identities": 2}}}), "two sources or more"),
+        (
+            set_at("data", "private", value={"parts": {"a": {"identities": 2}, "b": {"identites": 2}}}),
+            r"parts\.b\.identites: .* did you mean identities\?",
+        ),
         (set_at("partition", "client", value=3), r"partition\.client: .* did you mean clients\?"),
         (set_at("partition", "by", value="equals"), r"partition\.by"),
         (set_at("network", value={"nme": "small"}), r"network\.nme: .* did you mean name\?"),

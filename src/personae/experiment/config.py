@@ -27,7 +27,10 @@ class _Section(BaseModel):
 
 
 class Source(_Section):
-    """Where faces come from: rendered ones, or a folder, zip or list on disk; optionally some of the identities."""
+    """Where faces come from: rendered ones, or a folder, zip or list on disk; optionally some of the identities.
+
+    `parts` joins several sources into one set instead: each name becomes a domain with people of its own.
+    """
 
     source: str = SYNTHETIC  # "synthetic", or a path
     identities: int | None = Field(default=None, ge=1)  # how many; by default all there are
@@ -37,10 +40,15 @@ class Source(_Section):
     seed: int | None = None  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
     skip_unreadable: bool = False  # files: leave images that cannot be decoded out
+    parts: dict[str, "Source"] | None = None
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         given = self.model_fields_set
+        if self.parts is not None:
+            if len(self.parts) < 2 or given != {"parts"}:
+                raise ValueError("parts are two sources or more, and go with nothing else")
+            return self
         if self.source == SYNTHETIC:
             wrong = given & {"min_images", "skip_unreadable"}
             if self.identities is None:
@@ -203,8 +211,11 @@ def _absolute(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != SYNTHETIC:
             section[key] = str((folder / section[key]).resolve())
 
-    data = raw.get("data")
-    for source in data.values() if isinstance(data, dict) else ():
-        resolve(source, "source")
+    def resolve_all(sources: Any) -> None:
+        for source in sources.values() if isinstance(sources, dict) else ():
+            resolve(source, "source")
+            resolve_all(source.get("parts") if isinstance(source, dict) else None)
+
+    resolve_all(raw.get("data"))
     resolve(raw, "weights")
     return raw

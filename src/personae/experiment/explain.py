@@ -28,7 +28,13 @@ def explain(error: ValidationError, root: Any, prefix: str = "") -> str:
 def _keys_at(kind: Any, place: Sequence[int | str]) -> list[str]:
     """The valid keys of the section at this place below a type."""
     for step in place:
-        kind = get_args(kind)[0] if isinstance(step, int) else _hints(kind)[step]
+        inside = get_args(kind)
+        if isinstance(step, int):
+            kind = inside[0]
+        elif get_origin(kind) is dict:
+            kind = inside[1]
+        else:
+            kind = _hints(kind)[step]
         if get_origin(kind) in (typing.Union, types.UnionType):
             kind = next(item for item in get_args(kind) if item is not types.NoneType)
     return list(_hints(kind))

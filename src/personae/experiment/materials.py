@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from personae.data import FaceSet, Partition, Split, open_faces, synthetic_faces
+from personae.data import FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
@@ -70,6 +70,11 @@ class Materials:
     def _open(self, source: Source | None) -> FaceSet | None:
         if source is None:
             return None
+        if source.parts is not None:
+            return join_faces(self.experiment.name, {name: self._one(part) for name, part in source.parts.items()})
+        return self._one(source)
+
+    def _one(self, source: Source) -> FaceSet:
         network = self.experiment.network
         if source.source != SYNTHETIC:
             faces = open_faces(
