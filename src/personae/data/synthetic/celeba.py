@@ -70,7 +70,7 @@ def describe(person: Person, shot: Shot, seen: Visible) -> Tensor:
         "Chubby": person.fat > 1.0,
         "Oval_Face": (head.jaw < -0.02) & (head.chin < -0.04) & (person.fat < 0.8),
         "Rosy_Cheeks": person.skin.rosy > 0,
-        "Pale_Skin": person.skin.tone < 0.12,
+        "Pale_Skin": person.skin.tone < 0.2,
         "Smiling": shot.expression.smile > 0.4,
         "Mouth_Slightly_Open": shot.expression.mouth_open > 0.03,
         "Wearing_Lipstick": person.mouth.lipstick,

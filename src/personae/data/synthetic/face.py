@@ -91,7 +91,7 @@ def paint_facial_hair(stage: Portrait) -> None:
     stage.canvas.darken((everywhere * face.front).mul_(beard.stubble * ~full), 0.5)
     grown = everywhere.mul_(full).add_(jaw.mul_(curtain)).add_(lip.mul_(tache)).add_(chin.mul_(tuft))
     grown.mul_(beard.density).mul_(face.front)
-    stage.canvas.paint(grown, person.hair.colour * 0.85)
+    stage.canvas.paint(grown, person.hair.colour * 0.75)
     bristle = wave((11 * face.x).add_(wave(5 * y).mul_(0.5))).mul_(wave((10 * y).add_(wave(6 * face.x).mul_(0.3))))
     stage.canvas.darken(bristle.mul_(-0.18).add_(0.18).mul_(grown), 1.0)
 
