@@ -135,7 +135,7 @@ class Notebook(Journal):
 
     def rewind(self, position: Mapping[str, int]) -> None:
         for name, book in self.books.items():
-            del book[position[name] :]
+            del book[position.get(name, 0) :]
 
     def rounds(self) -> list[dict[str, Any]]:
         return [event for event in self.books["metrics"] if event["event"] == "round"]

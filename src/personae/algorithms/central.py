@@ -50,7 +50,8 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
         return Broadcast(model=state.model)
 
     def merge(self, state: State, replies: Iterable[Reply[Nothing]], server: Server) -> State:  # noqa: ARG002
-        module, rows = server.backbone.load(state.model), state.rows.clone()
+        module = server.backbone.load(state.model)
+        rows = state.rows.to(server.backbone.device, copy=True)
 
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)

@@ -66,7 +66,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
         if private:
-            rows = private.rows.clone()
+            rows = private.rows.to(client.backbone.device, copy=True)
         else:
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
 

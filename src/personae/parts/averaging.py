@@ -26,7 +26,7 @@ def weighted_mean(vectors: Iterable[tuple[Tensor, float]]) -> Tensor:
         if mean is None:
             mean = vector.clone()
         else:
-            mean.lerp_(vector, weight / total)
+            mean.lerp_(vector.to(mean.device), weight / total)
     if mean is None:
         raise ValueError("there is nothing to average")
     return mean

@@ -135,7 +135,8 @@ class _SGD:
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]], options: LocalSGD, velocity: Tensor | None) -> None:
         self.pairs, self.options = pairs, options
         sizes = [weights.numel() for weights, _ in pairs]
-        self.velocity = torch.zeros(sum(sizes), device=pairs[0][0].device) if velocity is None else velocity.clone()
+        device = pairs[0][0].device
+        self.velocity = torch.zeros(sum(sizes), device=device) if velocity is None else velocity.to(device, copy=True)
         self.momenta = [
             part.view_as(weights)
             for part, (weights, _) in zip(self.velocity.split(sizes), pairs, strict=True)  # type: ignore[no-untyped-call]

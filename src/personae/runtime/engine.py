@@ -27,7 +27,7 @@ from personae.runtime.transport import Failure, Transport
 
 
 class Journal(Protocol):
-    """The records of a run. `position` makes them durable; `rewind` takes back what came after (all, if it is empty)."""
+    """The records of a run. `position` makes them durable; `rewind` takes back what came after (all if empty)."""
 
     def metrics(self, event: Mapping[str, Any]) -> None: ...
 

@@ -38,6 +38,10 @@ class ClientHost:
         store = self._store(request)
         private = store.load(stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round)
         up, kept = stage.algorithm.local(request.down, private, self._client(request, stage))
+        if type(up) is not stage.algorithm.types.up:
+            raise TypeError(
+                f"{type(up).__name__} may not leave: the algorithm declares {stage.algorithm.types.up.__qualname__}"
+            )
         store.save(stage.name, request.round, kept)
         return Answer(request.client, up)
 

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -75,17 +75,20 @@ class WorkerProcesses:
         while True:
             while idle and (request := next(pending, None)) is not None:
                 busy[idle[-1]] = request
-                idle.pop().send_bytes(_pack_request(request))
+                with suppress(BrokenPipeError, ConnectionResetError):  # a worker that is gone cannot answer: see below
+                    idle.pop().send_bytes(_pack_request(request))
             if not busy:
                 return
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
                 request = busy.pop(connection)
                 try:
-                    yield self._unpack_answer(request, connection.recv_bytes())
-                    idle.append(connection)
-                except (EOFError, ConnectionResetError):
+                    content = connection.recv_bytes()
+                except (EOFError, OSError):  # it ended before its answer, or in the middle of it
                     yield self._bury(connection, request)
+                else:
+                    idle.append(connection)
+                    yield self._unpack_answer(request, content)
 
     def close(self) -> None:
         for connection in self._workers:
@@ -128,14 +131,9 @@ def _work(connection: Connection, federation: Federation, device: str) -> None:
             request = _unpack_request(connection.recv_bytes(), host)
         except (EOFError, ConnectionResetError):
             return
-        answer = host.handle(request)
-        if isinstance(answer, Failure):
-            content = _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
-        else:
-            content = _frame({}, wire.encode(answer.message))
         try:
-            connection.send_bytes(content)
-        except BrokenPipeError:
+            connection.send_bytes(_pack_answer(host.handle(request)))
+        except (BrokenPipeError, ConnectionResetError):
             return
 
 
@@ -148,6 +146,15 @@ def _pack_request(request: Request) -> bytes:
         "index": request.client.index,
     }
     return _frame(header, wire.encode(request.down))
+
+
+def _pack_answer(answer: Answer | Failure) -> bytes:
+    if isinstance(answer, Answer):
+        try:
+            return _frame({}, wire.encode(answer.message))
+        except Exception as error:  # a message that cannot be written is its client's failure alone
+            answer = Failure(answer.client, f"{type(error).__name__}: {error}")
+    return _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
 
 
 def _unpack_request(content: bytes, host: ClientHost) -> Request:

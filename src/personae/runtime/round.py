@@ -55,6 +55,9 @@ def federated_round(
                 measures[name] = Measure.of(answer.message, state.model.flat)
                 figures[name] = _figures(answer.message)
                 kept.put(name, answer.message)
+        for client in clients:
+            if client.name not in {*failures, *rejected, *measures}:
+                failures[client.name] = Failure(client, "it did not answer")
         rejected |= firewall.outliers(measures)
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
@@ -81,7 +84,7 @@ def _require_quorum(
     failures: Mapping[str, Failure],
     rejected: Mapping[str, str],
 ) -> None:
-    needed = max(1, ceil(stage.quorum * asked))
+    needed = max(1, ceil(stage.quorum * asked - 1e-9))  # 0.28 x 25 is a little more than 7 in floating point
     if accepted >= needed:
         return
     reasons = [f"{name}: {failure.reason}" for name, failure in sorted(failures.items())]

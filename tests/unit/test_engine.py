@@ -1,0 +1,324 @@
+"""Rounds that go wrong, quorums, who is asked, and the records of it all."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from personae.algorithms import FedPE, Pretrain
+from personae.core.algorithm import ClientInfo, Server
+from personae.core.rng import generator
+from personae.errors import ConfigError, DataError, Diverged, QuorumLost
+from personae.runtime.exchange import Exchange
+from personae.runtime.firewall import Firewall
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.round import federated_round
+from personae.runtime.transport import Failure
+from toys import TRAINING, Crowd, Dropping, Notebook, Rehearsal, Relay, Troubled, quickly, stage_of
+
+REJECTED = {
+    "nan": "ModelState holds values that are not finite",
+    "long": "times as long as the round's median",
+    "huge": "too long to measure",
+    "0": "it claims 0 samples",
+    "-3": "it claims -3 samples",
+    "100000001": "it claims 100000001 samples",
+    "99999999": "times the round's median of samples",
+    "1" + 400 * "0": "samples",
+    "short model": "values, expected",
+    "double model": "torch.float64",
+    "other layout": "0.weight",
+}
+FAILED = {
+    "raises": "ZeroDivisionError: a bug in the client",
+    "diverges": "the loss is nan",
+    "undeclared": "Smuggler may not leave",
+}
+
+
+def troubled(folder: Path, *trouble: tuple[str, str], **options) -> Rehearsal:
+    return Rehearsal(folder, (stage_of(Troubled(training=TRAINING, trouble=trouble), **options),))
+
+
+@pytest.mark.parametrize("how", [*REJECTED, *FAILED])
+def test_a_bad_client_is_named_and_the_round_goes_on_as_if_it_had_not_been_asked(tmp_path: Path, how: str):
+    run = troubled(tmp_path / "bad", ("bob", how)).run()
+    there, reason = ("rejected", REJECTED[how]) if how in REJECTED else ("failed", FAILED[how])
+    for event in run.notebook.rounds():
+        assert event["participants"] == ["ann", "bob", "eve", "zoe"]
+        assert list(event["rejected"] | event["failed"]) == ["bob"]
+        assert reason in event[there]["bob"]
+    assert any("bob" in line and reason in line for line in run.notices)
+    without = troubled(tmp_path / "without")
+    without.run(Dropping(SameProcess(without.federation), "bob"))
+    assert torch.equal(run.final(), without.final())
+    assert run.notebook.rounds()[0]["scalars"] == without.notebook.rounds()[0]["scalars"]
+
+
+def test_a_client_that_never_answers_is_named_even_if_the_transport_does_not(tmp_path: Path):
+    run = troubled(tmp_path)
+    run.run(Dropping(SameProcess(run.federation), "eve", silently=True))
+    assert [list(event["failed"]) for event in run.notebook.rounds()] == [["eve"], ["eve"]]
+
+
+def test_nobody_answering_is_a_lost_quorum(tmp_path: Path):
+    class Silent(Relay):
+        def tamper(self, answers):
+            return []
+
+    run = troubled(tmp_path)
+    with pytest.raises(QuorumLost, match="0 of 4 clients returned an acceptable update"):
+        run.run(Silent(SameProcess(run.federation)))
+
+
+def test_a_lost_quorum_says_how_many_were_needed_and_why_they_are_missing(tmp_path: Path):
+    run = troubled(tmp_path, ("ann", "raises"), ("bob", "nan"), ("eve", "diverges"))
+    says = "stage fedpe, round 1: 1 of 4 clients returned an acceptable update, the quorum is 2; first of 3: ann: Zero"
+    with pytest.raises(QuorumLost, match=says):
+        run.run()
+    assert run.checkpoints.latest() is None
+
+
+def test_the_quorum_is_a_share_of_those_asked(tmp_path: Path):
+    trouble = ("ann", "raises"), ("bob", "raises")
+    troubled(tmp_path / "half", *trouble, quorum=0.5).run()
+    with pytest.raises(QuorumLost, match=r"2 of 4 .* the quorum is 3"):
+        troubled(tmp_path / "more", *trouble, quorum=0.51).run()
+    with pytest.raises(QuorumLost, match="the quorum is 4"):
+        troubled(tmp_path / "all", ("ann", "raises"), quorum=1.0).run()
+
+
+@pytest.mark.parametrize(("quorum", "asked", "needed"), [(0.1, 30, 3), (0.28, 25, 7), (0.55, 20, 11), (0.3, 10, 3)])
+def test_the_quorum_is_not_raised_by_rounding_errors(tmp_path: Path, quorum: float, asked: int, needed: int):
+    """0.1 of 30 clients are 3, though 0.1 * 30 is a little more than 3."""
+    names = tuple(f"client {index:02d}" for index in range(asked))
+    trouble = tuple((name, "raises") for name in names[needed:])
+    stage = stage_of(Troubled(training=replace(TRAINING, iterations=1), trouble=trouble), quorum=quorum, rounds=1)
+    holdings = _Alike(clients=names)
+    run = Rehearsal(tmp_path / "enough", (stage,), holdings=holdings)
+    transport = SameProcess(run.federation)
+    backbone = run.federation.backbone()
+    clients = [ClientInfo(name, index) for index, name in enumerate(names)]
+    server = Server(backbone.state(), backbone, None, None, generator(0), 1, 1)
+    state = stage.algorithm.start(None, server)
+    exchange = Exchange(transport, "train", stage, 1)
+    outcome = federated_round(stage, state, server, clients, exchange, Firewall(), tmp_path / "s", lambda _: None)
+    assert len(outcome.failed) == asked - needed
+    fewer = Troubled(training=stage.algorithm.training, trouble=(*trouble, (names[0], "raises")))
+    stage = replace(stage, algorithm=fewer)
+    run = Rehearsal(tmp_path / "too few", (stage,), holdings=holdings)
+    exchange = Exchange(SameProcess(run.federation), "train", stage, 1)
+    with pytest.raises(QuorumLost, match=f"the quorum is {needed};"):
+        federated_round(stage, state, server, clients, exchange, Firewall(), tmp_path / "s", lambda _: None)
+
+
+class _Alike(Crowd):
+    def of(self, client: str):
+        return Crowd().of("ann")
+
+
+def test_all_clients_diverging_is_divergence(tmp_path: Path):
+    run = troubled(tmp_path, *((name, "diverges") for name in Crowd().clients))
+    with pytest.raises(Diverged, match=r"0 of 4 clients .* ann: the loss is nan"):
+        run.run()
+
+
+def test_a_learning_rate_beyond_reason_is_divergence(tmp_path: Path):
+    mad = FedPE(training=replace(TRAINING, lr=1e30, iterations=40))
+    with pytest.raises(Diverged, match="lower lr"):
+        Rehearsal(tmp_path, (stage_of(mad),)).run()
+
+
+def test_one_reasonable_client_keeps_it_from_being_divergence(tmp_path: Path):
+    trouble = [(name, "diverges") for name in ("ann", "bob", "eve")]
+    with pytest.raises(QuorumLost):
+        troubled(tmp_path, *trouble, ("zoe", "raises")).run()
+
+
+def test_a_client_whose_private_state_is_damaged_fails_alone(tmp_path: Path):
+    class Vandal(Relay):
+        def exchange(self, requests):
+            for answer in super().exchange(requests):
+                yield answer
+                for path in (tmp_path / "private" / "bob").rglob("*.safetensors"):
+                    path.write_bytes(b"scratched")
+
+    run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),))
+    run.run(Vandal(SameProcess(run.federation)))
+    first, second = run.notebook.rounds()
+    assert first["failed"] == {}
+    assert list(second["failed"]) == ["bob"]
+    assert "000001.safetensors: this private state is damaged" in second["failed"]["bob"]
+
+
+def test_a_failed_client_keeps_what_it_had(tmp_path: Path):
+    run = Rehearsal(
+        tmp_path, (stage_of(Troubled(training=TRAINING, trouble=(("bob", "raises"),), since=2), rounds=3),)
+    ).run()
+    kept = {path.name for path in (tmp_path / "private" / "bob" / "fedpe").iterdir()}
+    assert kept == {"000001.safetensors"}
+    assert {path.name for path in (tmp_path / "private" / "ann" / "fedpe").iterdir()} == {
+        "000002.safetensors",
+        "000003.safetensors",
+    }
+    assert [list(event["failed"]) for event in run.notebook.rounds()] == [[], ["bob"], ["bob"]]
+
+
+def test_newcomers_are_assessed_but_never_trained(tmp_path: Path):
+    run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),), holdings=Crowd(newcomers=frozenset({"bob"}))).run()
+    assert [event["participants"] for event in run.notebook.rounds()] == [["ann", "eve", "zoe"]] * 2
+    personal = next(event for event in run.notebook.books["metrics"] if event["event"] == "personal")
+    assert list(personal["clients"]) == ["ann", "bob", "eve", "zoe"]
+    assert sorted(path.name for path in (tmp_path / "private").iterdir()) == ["ann", "eve", "zoe"]
+
+
+def test_participation_draws_other_clients_each_round_and_the_same_ones_each_time(tmp_path: Path):
+    def asked(folder: str, seed: int) -> list[list[str]]:
+        stage = stage_of(quickly(FedPE()), rounds=6, participation=0.5)
+        return [e["participants"] for e in Rehearsal(tmp_path / folder, (stage,), seed=seed).run().notebook.rounds()]
+
+    first = asked("a", 1)
+    assert all(len(names) == 2 and names == sorted(names) for names in first)
+    assert len({tuple(names) for names in first}) > 2
+    assert asked("b", 1) == first
+    assert asked("c", 2) != first
+
+
+def test_the_ledger_holds_every_crossing_and_no_other(rehearsal: Rehearsal):
+    rehearsal.run()
+    size = 4 * rehearsal.federation.backbone().layout.size
+    one_round = [
+        {"client": name, "direction": direction, "payload": payload, "bytes": count}
+        for name in ("ann", "bob", "eve", "zoe")
+        for direction, payload, count in [
+            ("down", "ModelState", size),
+            ("up", "ModelState", size),
+            ("up", "Count", 8),
+            ("up", "Scalars", 8),
+        ]
+    ]
+    assessed = [
+        {"client": name, "direction": direction, "payload": payload, "bytes": count}
+        for name in ("ann", "bob", "eve", "zoe")
+        for direction, payload, count in [("down", "ModelState", size), ("up", "Scalars", 16)]
+    ]
+    expected = [{"stage": "fedpe", "round": 1, **entry} for entry in one_round]
+    expected += [{"stage": "fedpe", "round": 2, **entry} for entry in (*one_round, *assessed)]
+    assert rehearsal.notebook.books["ledger"] == expected
+
+
+def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Path):
+    stages = (stage_of(quickly(FedPE()), rounds=5, evaluate_every=2), stage_of(quickly(FedPE()), name="b", rounds=1))
+    events = Rehearsal(tmp_path, stages).run().notebook.books["metrics"]
+    places = [(event["event"], event["stage"], event["round"]) for event in events if event["event"] != "round"]
+    assert places == [
+        (event, *place)
+        for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1)]
+        for event in ("global", "personal")
+    ]
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("where", ["metrics", "ledger", "timing", "position"])
+def test_what_was_written_before_the_first_checkpoint_is_not_written_twice(tmp_path: Path, where: str):
+    """A run that stops in its very first round has nothing to go back to but the beginning."""
+    whole = Rehearsal(tmp_path / "whole", (stage_of(quickly(FedPE())),)).run()
+
+    class Faint(Notebook):
+        def position(self):
+            if where == "position":
+                raise Cut
+            return super().position()
+
+        def timing(self, entry):
+            super().timing(entry)
+            if where == "timing":
+                raise Cut
+
+        def ledger(self, entry):
+            super().ledger(entry)
+            if where == "ledger":
+                raise Cut
+
+        def metrics(self, event):
+            super().metrics(event)
+            if where == "metrics":
+                raise Cut
+
+    run = Rehearsal(tmp_path / "cut", whole.recipe, notebook=Faint())
+    with pytest.raises(Cut):
+        run.run()
+    assert run.checkpoints.latest() is None
+    assert any(run.notebook.books.values())
+    again = Rehearsal(tmp_path / "cut", whole.recipe)
+    again.notebook.books = run.notebook.books
+    again.run()
+    assert again.notebook.books["metrics"] == whole.notebook.books["metrics"]
+    assert again.notebook.books["ledger"] == whole.notebook.books["ledger"]
+    assert again.files() == whole.files()
+
+
+def test_a_finished_run_has_nothing_left_to_do(rehearsal: Rehearsal):
+    before = rehearsal.run().files(), rehearsal.notebook.books
+    asked = Relay(SameProcess(rehearsal.federation))
+    rehearsal.run(asked)
+    assert asked.requests == []
+    assert (rehearsal.files(), rehearsal.notebook.books) == before
+
+
+def test_another_experiment_in_the_same_folder_is_refused(rehearsal: Rehearsal):
+    rehearsal.run()
+    with pytest.raises(ConfigError, match="of another experiment"):
+        Rehearsal(rehearsal.folder, rehearsal.recipe, experiment="another").run()
+
+
+def test_a_damaged_checkpoint_stops_the_run_before_it_starts(rehearsal: Rehearsal):
+    rehearsal.run()
+    (rehearsal.folder / "checkpoints" / "latest.safetensors").write_bytes(b"scratched")
+    with pytest.raises(DataError, match="this checkpoint cannot be read"):
+        rehearsal.run()
+
+
+def test_a_stage_continues_from_the_one_it_names(tmp_path: Path):
+    def stages(*last):
+        return (stage_of(quickly(Pretrain()), name="a"), stage_of(quickly(FedPE()), name="b"), *last)
+
+    tail = stage_of(quickly(FedPE()), name="c", after="a")
+    branched = Rehearsal(tmp_path / "1", stages(tail)).run()
+    direct = Rehearsal(tmp_path / "2", (stages()[0], replace(tail, after=None))).run()
+    chained = Rehearsal(tmp_path / "3", stages(replace(tail, after=None))).run()
+    assert torch.equal(branched.final("c"), direct.final("c"))
+    assert not torch.equal(branched.final("c"), chained.final("c"))
+
+
+def test_no_figures_of_a_client_that_fails_in_its_assessment(rehearsal: Rehearsal):
+    class Deaf(Relay):
+        def tamper(self, answers):
+            for answer in answers:
+                assessed = self.requests[-1].task == "assess"
+                yield Failure(answer.client, "no light") if assessed and answer.client.name == "eve" else answer
+
+    rehearsal.run(Deaf(SameProcess(rehearsal.federation)))
+    personal = next(event for event in rehearsal.notebook.books["metrics"] if event["event"] == "personal")
+    assert list(personal["clients"]) == ["ann", "bob", "zoe"]
+    assert rehearsal.notices == ["fedpe, round 2: no figures of eve: no light"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rounds": 0},
+        {"participation": 0.0},
+        {"participation": 1.5},
+        {"quorum": 0.0},
+        {"quorum": 2},
+        {"evaluate_every": -1},
+    ],
+)
+def test_impossible_stages_are_refused(options):
+    with pytest.raises(ConfigError, match=f"stage fedpe: {next(iter(options))} is"):
+        stage_of(FedPE(), **options)
