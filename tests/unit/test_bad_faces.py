@@ -207,7 +207,7 @@ UNREADABLE = {
     "a GIF": (photograph("GIF"), "not a JPEG, PNG, BMP or WebP image"),
     "truncated JPEG": (GOOD[: len(GOOD) // 2], "truncated"),
     "almost whole JPEG": (GOOD[:-40], "truncated"),
-    "JPEG with a gap": (GOOD[: len(GOOD) // 2] + GOOD[-2:], "truncated"),
+    "JPEG with a gap": (GOOD[:-60] + GOOD[-2:], "truncated"),
     "truncated PNG": (photograph("PNG")[:300], "truncated"),
     "truncated WebP": (photograph("WEBP")[:100], "damaged"),
     "damaged PNG": (photograph("PNG").replace(b"IDAT", b"IDAT\0\0"), "damaged"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from personae.data import FaceSet, open_faces
 from personae.data.images import decode
@@ -192,3 +192,26 @@ def test_photographs_in_folders_stand_upright_and_those_in_zips_are_taken_as_the
     )
     assert upright[:, 10:].max() < 60 < 200 < upright[:, :6].min()
     assert as_is[:6].max() < 60 < 200 < as_is[10:].min()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_undone(kind: str, orientation: int) -> None:
+    image = plain("red", (32, 32))
+    image.paste("lime", (16, 0, 32, 16))
+    image.paste("blue", (0, 16, 16, 32))
+    image.paste("white", (16, 16, 32, 32))
+    tag = Image.Exif()
+    tag[0x0112] = orientation
+    photograph = encoded(image, kind, exif=tag)
+    with Image.open(io.BytesIO(photograph)) as opened:
+        expected = np.asarray(ImageOps.exif_transpose(opened).convert("RGB")).astype(int)
+    corners = np.ix_([4, 28], [4, 28])
+    found = decode(photograph, 32, 32, upright=True).astype(int)
+    assert np.abs(found[corners] - expected[corners]).max() < 12
+    assert (orientation == 1) == np.array_equal(found, decode(photograph, 32, 32, upright=False))
+
+
+def test_metadata_that_cannot_be_read_says_nothing() -> None:
+    photograph = encoded(plain("red"), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff nonsense")
+    assert decode(photograph, 12, 12, upright=True)[..., 0].min() > 240

@@ -14,7 +14,18 @@ MAX_PIXELS = 50_000_000
 MAX_BYTES = 100_000_000
 
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+_JPEG = b"\xff\xd8"
 _EXIF_WITHIN = 65_536
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(Exception):
@@ -26,36 +37,41 @@ def decode(encoded: bytes, height: int, width: int, *, upright: bool) -> Pixels:
 
     `upright` turns photographs as their camera says.
     """
-    if encoded.startswith(b"\xff\xd8") and not (upright and b"Exif\0\0" in encoded[:_EXIF_WITHIN]):
-        image = _decode_jpeg(encoded, height, width)
-        if image is not None:
-            return _fit(image, height, width)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on odd metadata; what matters is checked here
-        return _fit(_decode_any(encoded, upright), height, width)
+        pixels = _decode_jpeg(encoded, 2 * max(height, width)) if encoded.startswith(_JPEG) else None
+        if pixels is None:
+            pixels = _decode_any(encoded)
+        image = Image.fromarray(pixels)
+        if upright and (turn := _turn(encoded)) is not None:
+            image = image.transpose(turn)
+        if image.size != (width, height):
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+        return np.asarray(image)
 
 
-def _decode_jpeg(encoded: bytes, height: int, width: int) -> Pixels | None:
-    """The fast way, for nearly all files; None where the general way may know better."""
+def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
+    """The fast and strict way, for nearly all files; None where the general way may know better.
+
+    A photograph is decoded at the smallest of its built-in scales that has `enough` pixels a side to average.
+    """
     try:
-        full_height, full_width, colours, _ = simplejpeg.decode_jpeg_header(encoded)
-        _refuse_huge(full_height, full_width)
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(encoded)
+        _refuse_huge(height, width)
         if colours not in ("YCbCr", "Gray", "RGB"):
             return None
-        # A photograph is decoded at the smallest of its built-in scales that leaves the resampling enough to average.
-        return np.asarray(simplejpeg.decode_jpeg(encoded, "RGB", min_height=2 * height, min_width=2 * width))
+        return np.asarray(simplejpeg.decode_jpeg(encoded, "RGB", min_height=enough, min_width=enough))
     except ValueError as error:
         if "premature end" in str(error).lower():
             raise ImageError("truncated") from error
         return None
 
 
-def _decode_any(encoded: bytes, upright: bool) -> Pixels:
+def _decode_any(encoded: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
             _refuse_huge(image.height, image.width)
-            turned = ImageOps.exif_transpose(image) if upright else image
-            return np.asarray(_as_rgb(turned))
+            return np.asarray(_as_rgb(image))
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
@@ -66,6 +82,16 @@ def _decode_any(encoded: bytes, upright: bool) -> Pixels:
         raise ImageError("truncated" if "truncated" in str(error).lower() else "damaged") from error
 
 
+def _turn(encoded: bytes) -> Image.Transpose | None:
+    if encoded.startswith(_JPEG) and b"Exif\0\0" not in encoded[:_EXIF_WITHIN]:
+        return None
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+            return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # metadata that cannot be read says nothing
+        return None
+
+
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits of grey, which a plain conversion would clip
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
@@ -73,12 +99,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         coloured = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
     return image.convert("RGB")
-
-
-def _fit(image: Pixels, height: int, width: int) -> Pixels:
-    if image.shape[:2] == (height, width):
-        return image
-    return np.asarray(ImageOps.fit(Image.fromarray(image), (width, height), Image.Resampling.BICUBIC))
 
 
 def _refuse_huge(height: int, width: int) -> None:
