@@ -2,8 +2,8 @@
 
 import torch
 
-from personae.data.synthetic.canvas import blend, step, wave
-from personae.data.synthetic.people import LONG
+from personae.data.synthetic.canvas import TINY, blend, step, wave
+from personae.data.synthetic.person import LONG
 from personae.data.synthetic.scene import Portrait, picture_axes
 
 
@@ -18,7 +18,7 @@ def draw_glasses(stage: Portrait) -> None:
     mx = (ax - eyes.x).abs_().sub_(glasses.lens_width - corner)
     my = y.abs().sub_(glasses.lens_height - corner)
     lens = torch.maximum(mx, my).clamp_(max=0).sub_(corner)
-    lens.add_(mx.clamp_(min=0).square_().add_(my.clamp_(min=0).square_()).sqrt_())
+    lens.add_(mx.clamp_(min=0).square_().add_(my.clamp_(min=0).square_()).add_(TINY).sqrt_())
     bridge = step(glasses.rim - (y - 0.05).abs_(), per_unit).mul_(ax < eyes.x - glasses.lens_width)
     arm = step(glasses.rim - (stage.face.y - (eyes.y + 0.03)).abs_(), per_unit).mul_(stage.face.front)
     arm.mul_(ax > eyes.x + glasses.lens_width).mul_(stage.person.hair.style != LONG)

@@ -9,7 +9,7 @@ from torch import Tensor
 from personae.data.synthetic.capture import Shot
 from personae.data.synthetic.geometry import Axes, Conics, dot, horner, plane
 from personae.data.synthetic.latents import Latents
-from personae.data.synthetic.people import Person
+from personae.data.synthetic.person import Person
 
 
 class Part(IntEnum):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from personae.data.synthetic.capture import Capture, Film
-from personae.data.synthetic.random import Stream
+from personae.data.synthetic.random import BLOCK, Stream
 
 NOISE_OFFSETS = 1 << 16
 SENSOR_BLUR = 0.25  # pixels
@@ -32,7 +32,7 @@ def develop(image: Tensor, film: Film, gray: Tensor, capture: Capture) -> Tensor
 
 def _blur(image: Tensor, sigma: Tensor, largest: float) -> Tensor:
     """Separable blur with a compact kernel; its reach is set by the capture's worst case, never by the batch."""
-    reach = int(largest * KERNEL_RADIUS)
+    reach = min(int(largest * KERNEL_RADIUS), image.shape[-1] - 1)
     steps = torch.arange(reach + 1, device=image.device, dtype=torch.float32).view(1, -1, 1, 1)
     taps = (1 - (steps / (sigma.unsqueeze(1) * KERNEL_RADIUS)).square()).clamp_(min=0).square_()
     centre, *sides = taps.unsqueeze(2).unbind(1)
@@ -61,5 +61,6 @@ def _luma(image: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 def _noise(length: int, device: torch.device) -> Tensor:
     """One long string of standard noise, seen from each of its first places: row i starts at its number i."""
-    string = Stream("sensor noise", torch.arange(NOISE_OFFSETS + length)).normal().float().to(device)
+    draw = Stream("sensor noise", torch.arange((NOISE_OFFSETS + length) // BLOCK + 1))
+    string = torch.cat([draw.normal() for _ in range(BLOCK)]).float().to(device)
     return string.as_strided((NOISE_OFFSETS, length), (1, 1))

@@ -18,8 +18,8 @@ class Capture:
     """A distribution of capture conditions; angles are in degrees, the name keeps two distributions apart."""
 
     name: str
-    yaw: float = 22.0
-    pitch: float = 11.0
+    yaw: float = 20.0
+    pitch: float = 10.0
     camera_above: float = 0.0  # mean pitch
     roll: float = 7.0
     jitter: float = 0.06
@@ -27,14 +27,14 @@ class Capture:
     tint: tuple[float, float, float] = (1.0, 1.0, 1.0)  # mean colour of the light
     light_side: float = 40.0  # spread of the light's azimuth
     ambient: tuple[float, float] = (0.35, 0.65)
-    contrast: tuple[float, float] = (0.75, 1.15)
-    noise: tuple[float, float] = (0.0, 0.04)
+    contrast: tuple[float, float] = (0.8, 1.15)
+    noise: tuple[float, float] = (0.0, 0.035)
     blur: tuple[float, float] = (0.0, 0.012)  # standard deviation, in image widths
     gray_rate: float = 0.12
     glasses_rate: float = 0.8  # among images of people who own some
     sunglasses_rate: float = 0.15  # among images with glasses
     hat_rate: float = 0.10
-    occlusion_rate: float = 0.12
+    occlusion_rate: float = 0.10
 
     @property
     def closest(self) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from personae.data.synthetic.capture import Shot
-from personae.data.synthetic.people import (
+from personae.data.synthetic.person import (
     BALD,
     BLACK,
     BLOND,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from personae.data.synthetic.canvas import bell, ramp, step, wave
-from personae.data.synthetic.people import CHIN_CURTAIN, FULL_BEARD, GOATEE, MOUSTACHE
+from personae.data.synthetic.person import CHIN_CURTAIN, FULL_BEARD, GOATEE, MOUSTACHE
 from personae.data.synthetic.scene import Portrait
 
 BLUSH, LIPS = (1.05, 0.62, 0.62), (0.92, 0.62, 0.62)

@@ -8,7 +8,7 @@ from torch import Tensor
 from personae.data.synthetic.anatomy import Part, Spot
 from personae.data.synthetic.canvas import TINY, bell, ramp, step, wave
 from personae.data.synthetic.geometry import WRAP, horner
-from personae.data.synthetic.people import LONG, MEDIUM, SHORT
+from personae.data.synthetic.person import LONG, MEDIUM, SHORT
 from personae.data.synthetic.scene import Face, Portrait, Stage
 
 FAR = 9.0

@@ -1,19 +1,28 @@
-"""Who is in the picture: everything that stays fixed for a person."""
+"""Who is in the picture: distributions of people, and drawing from them."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from personae.data.synthetic.latents import Latents
+from personae.data.synthetic.person import (
+    MOLES,
+    Beard,
+    Brows,
+    Eyes,
+    Glasses,
+    Hair,
+    Hat,
+    Head,
+    Mouth,
+    Nose,
+    Person,
+    Skin,
+)
 from personae.data.synthetic.random import Stream
 
-BLACK, BLOND, BROWN, GRAY, RED = range(5)
 HAIR_COLOURS = ((0.07, 0.06, 0.06), (0.80, 0.62, 0.32), (0.32, 0.19, 0.11), (0.62, 0.61, 0.60), (0.55, 0.23, 0.09))
-BALD, SHORT, MEDIUM, LONG = range(4)
-SHAVEN, GOATEE, MOUSTACHE, FULL_BEARD, CHIN_CURTAIN = range(5)
 LIGHTEST_SKIN, DARKEST_SKIN = (0.93, 0.74, 0.64), (0.34, 0.21, 0.15)
-MOLES = 4  # moles that a person may have
 
 
 @dataclass(frozen=True)
@@ -27,143 +36,6 @@ class People:
     male_rate: float = 0.5
     glasses_rate: float = 0.35
     beard_rate: float = 0.45  # among men
-
-
-@dataclass(frozen=True)
-class Head(Latents):
-    """Lengths are in half-heights of an average head; temple to chin widen the head at their heights."""
-
-    width: Tensor
-    height: Tensor
-    depth: Tensor
-    temple: Tensor
-    cheek: Tensor
-    jaw: Tensor
-    chin: Tensor
-    lean: Tensor
-    ear_size: Tensor
-    ear_out: Tensor
-    cleft: Tensor
-
-
-@dataclass(frozen=True)
-class Eyes(Latents):
-    x: Tensor
-    y: Tensor
-    width: Tensor
-    height: Tensor
-    tilt: Tensor
-    skew: Tensor
-    iris_radius: Tensor
-    iris: Tensor
-    fold: Tensor
-    lash: Tensor
-    bags: Tensor
-
-
-@dataclass(frozen=True)
-class Brows(Latents):
-    y: Tensor
-    thickness: Tensor
-    arch: Tensor
-    tilt: Tensor
-    width: Tensor
-    shift: Tensor
-    ridge: Tensor
-
-
-@dataclass(frozen=True)
-class Nose(Latents):
-    y: Tensor
-    width: Tensor
-    tip: Tensor
-    out: Tensor
-    bridge_width: Tensor
-    bridge_out: Tensor
-    skew: Tensor
-
-
-@dataclass(frozen=True)
-class Mouth(Latents):
-    y: Tensor
-    width: Tensor
-    upper: Tensor
-    lower: Tensor
-    bow: Tensor
-    skew: Tensor
-    dimple: Tensor
-    lipstick: Tensor
-    lipstick_colour: Tensor
-
-
-@dataclass(frozen=True)
-class Skin(Latents):
-    tone: Tensor
-    colour: Tensor
-    rosy: Tensor
-    freckles: Tensor
-    phase: Tensor
-    wrinkles: Tensor
-    mole_x: Tensor
-    mole_y: Tensor
-    mole_radius: Tensor
-
-
-@dataclass(frozen=True)
-class Hair(Latents):
-    colour: Tensor
-    kind: Tensor
-    style: Tensor
-    line: Tensor
-    widow: Tensor
-    part: Tensor
-    fringe: Tensor
-    volume: Tensor
-    curl: Tensor
-    strands: Tensor
-
-
-@dataclass(frozen=True)
-class Beard(Latents):
-    kind: Tensor
-    density: Tensor
-    stubble: Tensor
-
-
-@dataclass(frozen=True)
-class Glasses(Latents):
-    owned: Tensor
-    lens_width: Tensor
-    lens_height: Tensor
-    roundness: Tensor
-    rim: Tensor
-    colour: Tensor
-
-
-@dataclass(frozen=True)
-class Hat(Latents):
-    liking: Tensor
-    line: Tensor
-    height: Tensor
-    brim: Tensor
-    colour: Tensor
-
-
-@dataclass(frozen=True)
-class Person(Latents):
-    male: Tensor
-    age: Tensor
-    fat: Tensor
-    head: Head
-    eyes: Eyes
-    brows: Brows
-    nose: Nose
-    mouth: Mouth
-    skin: Skin
-    hair: Hair
-    beard: Beard
-    glasses: Glasses
-    hat: Hat
 
 
 def draw_people(identities: Tensor, seed: int, people: People) -> Person:

@@ -32,7 +32,8 @@ from personae.data.synthetic.figure import (
     draw_neck,
     draw_nose,
 )
-from personae.data.synthetic.people import MOLES, Person, draw_people
+from personae.data.synthetic.people import draw_people
+from personae.data.synthetic.person import MOLES, Person
 from personae.data.synthetic.scene import Scene, Stage
 from personae.data.synthetic.visible import Visible, visible
 

@@ -12,7 +12,7 @@ from personae.data.synthetic.anatomy import Anatomy, Part, Spot
 from personae.data.synthetic.canvas import TINY, Canvas, wave
 from personae.data.synthetic.capture import Shot
 from personae.data.synthetic.latents import Latents
-from personae.data.synthetic.people import Person
+from personae.data.synthetic.person import Person
 from personae.data.synthetic.windows import Window
 
 WALL_LIGHT = 0.6  # how directly the light falls on the backdrop

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from personae.data.synthetic.capture import Capture, Shot
 from personae.data.synthetic.latents import Latents
-from personae.data.synthetic.people import BALD, LONG, Person
+from personae.data.synthetic.person import BALD, LONG, Person
 
 
 @dataclass(frozen=True)
