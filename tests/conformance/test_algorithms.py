@@ -1,0 +1,352 @@
+"""What every algorithm promises, one suite for all of them."""
+
+import dataclasses
+import functools
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from personae.algorithms import ALGORITHMS
+from personae.core import wire
+from personae.core.algorithm import Algorithm, AnyAlgorithm, Reply
+from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
+from personae.core.payload import KINDS
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.inprocess import SameProcess, WorkerProcesses
+from personae.runtime.store import PrivateStore
+from toys import NAMES, Dropping, Rehearsal, Reversed, quickly, stage_of
+
+every = pytest.mark.parametrize("name", ALGORITHMS)
+federated = pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.federated])
+
+
+def rehearse(folder: Path, name: str, rounds: int = 2) -> Rehearsal:
+    return Rehearsal(folder, (stage_of(quickly(ALGORITHMS[name]()), rounds=rounds, evaluate_every=1),))
+
+
+def content(record: Record) -> bytes:
+    return wire.to_bytes(wire.encode(record))
+
+
+def records(run: Rehearsal) -> tuple[Any, ...]:
+    """Everything that a run leaves behind, but for the clock."""
+    books = run.notebook.books
+    models = {
+        stage: {name: entry.tolist() for name, entry in model.items()} for stage, model in run.notebook.models.items()
+    }
+    return run.files(), books["metrics"], books["ledger"], models
+
+
+# ------------------------------------------------------------------------------------------------ hyper-parameters
+
+
+@every
+def test_it_is_a_frozen_dataclass_of_hyper_parameters_that_all_have_defaults(name: str):
+    kind = ALGORITHMS[name]
+    algorithm = kind()
+    assert kind.name == name
+    assert dataclasses.is_dataclass(kind)
+    for option in dataclasses.fields(kind):
+        assert option.kw_only, option.name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(algorithm, option.name, getattr(algorithm, option.name))
+    assert kind() == algorithm
+    assert hash(kind()) == hash(algorithm)
+
+
+@every
+def test_it_pickles(name: str):
+    algorithm = quickly(ALGORITHMS[name]())
+    assert pickle.loads(pickle.dumps(algorithm)) == algorithm
+
+
+@every
+def test_it_declares_its_four_types(name: str):
+    types = ALGORITHMS[name].types
+    assert issubclass(types.state, ServerState)
+    assert issubclass(types.down, Broadcast)
+    assert issubclass(types.private, LocalState)
+    assert issubclass(types.up, Message)
+    allowed = {kind.__name__ for kind in KINDS}
+    for message in (types.down, types.up):
+        assert set(message.payloads().values()) <= allowed
+
+
+# ------------------------------------------------------------------------------------------------- watching it work
+
+
+@dataclass
+class Watch:
+    """Notes every record that goes in and out of the hooks, and whether a hook wrote to what it was given."""
+
+    given: list[tuple[str, str]] = field(default_factory=list)  # hook and type of what was written to
+    ups: list[Message] = field(default_factory=list)
+    downs: list[Message] = field(default_factory=list)
+    kept: list[LocalState] = field(default_factory=list)
+    states: list[ServerState] = field(default_factory=list)
+
+    def around(self, hook: str, work: Any, *records: Record | None) -> Any:
+        before = [(record, content(record)) for record in records if record is not None]
+        result = work()
+        self.given += [(hook, type(record).__qualname__) for record, was in before if content(record) != was]
+        return result
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch, name: str) -> Watch:
+    seen, kind = Watch(), ALGORITHMS[name]
+    start, send, local, merge, personal = kind.start, kind.send, kind.local, kind.merge, kind.personal
+
+    def watched_start(self, previous, server):
+        state = seen.around("start", lambda: start(self, previous, server), previous)
+        seen.states.append(state)
+        return state
+
+    def watched_send(self, state, client):
+        down = seen.around("send", lambda: send(self, state, client), state)
+        seen.downs.append(down)
+        return down
+
+    def watched_local(self, down, private, client):
+        up, kept = seen.around("local", lambda: local(self, down, private, client), down, private)
+        seen.ups.append(up)
+        seen.kept.append(kept)
+        return up, kept
+
+    def watched_merge(self, state, replies, server):
+        taken: list[tuple[Message, bytes]] = []
+
+        def noting() -> Iterator[Reply[Any]]:
+            for reply in replies:
+                taken.append((reply.up, content(reply.up)))
+                yield reply
+
+        merged = seen.around("merge", lambda: merge(self, state, noting(), server), state)
+        seen.given += [("merge", type(up).__qualname__) for up, was in taken if content(up) != was]
+        seen.states.append(merged)
+        return merged
+
+    def watched_personal(self, down, private, client):
+        return seen.around("personal", lambda: personal(self, down, private, client), down, private)
+
+    hooks = [("start", watched_start), ("send", watched_send), ("local", watched_local), ("merge", watched_merge)]
+    if kind.personal is not Algorithm.personal:
+        hooks.append(("personal", watched_personal))
+    for hook, replacement in hooks:
+        monkeypatch.setattr(kind, hook, functools.wraps(getattr(kind, hook))(replacement))
+    return seen
+
+
+@every
+def test_it_writes_to_nothing_that_it_is_given(tmp_path: Path, name: str, watch: Watch):
+    """Not to hyper-parameters, the initial model, the server's state, what was sent, replies or private state."""
+    run = rehearse(tmp_path, name, rounds=3)
+    algorithm = run.recipe[0].algorithm
+    options, initial = pickle.dumps(algorithm), run.federation.backbone().state()
+    engine = dataclasses.replace(run.engine(), initial=initial)
+    was = initial.flat.clone()
+    engine.run()
+    assert watch.given == []
+    assert len(watch.states) == 4
+    assert pickle.dumps(algorithm) == options
+    assert torch.equal(initial.flat, was)
+
+
+@every
+def test_everything_it_says_and_keeps_survives_bytes(tmp_path: Path, name: str, watch: Watch):
+    run = rehearse(tmp_path, name).run()
+    layout, kind = run.federation.backbone().layout, ALGORITHMS[name]
+    assert {type(record) for record in watch.states} == {kind.types.state}
+    assert {type(record) for record in watch.downs} == {kind.types.down}
+    assert {type(record) for record in watch.ups} == ({kind.types.up} if kind.federated else set())
+    assert {type(record) for record in watch.kept} == ({kind.types.private} if kind.federated else set())
+    for record in (*watch.states, *watch.downs, *watch.ups, *watch.kept):
+        again = wire.decode(type(record), wire.from_bytes(content(record)), layout)
+        assert content(again) == content(record)
+
+
+@every
+def test_what_leaves_is_exactly_what_is_declared(tmp_path: Path, name: str, watch: Watch):
+    run, kind = rehearse(tmp_path, name).run(), ALGORITHMS[name]
+    for up in watch.ups:
+        packet = wire.encode(up)
+        assert {entry.partition("/")[0] for entry in (*packet.arrays, *packet.scalars)} == set(kind.types.up.hints())
+    asked = {client for event in run.notebook.rounds() for client in event["participants"]}
+    assert asked == (set(NAMES) if kind.federated else set())
+    crossed = {entry["payload"] for entry in run.notebook.books["ledger"] if entry["direction"] == "up"}
+    declared = set(kind.types.up.payloads().values()) | {"Scalars"}  # an assessment is made of figures
+    assert crossed <= declared
+    if kind.federated:
+        assert crossed == {payload for up in watch.ups for payload in wire.payload_bytes(up)} | {"Scalars"}
+
+
+# ---------------------------------------------------------------------------------------------------- runs as a whole
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+@every
+@pytest.mark.parametrize("round_", [1, 2])
+@pytest.mark.parametrize("when", ["before", "after", "within"])
+def test_a_run_cut_off_and_resumed_equals_one_in_one_go(
+    tmp_path: Path, name: str, round_: int, when: str, monkeypatch: pytest.MonkeyPatch
+):
+    whole = rehearse(tmp_path / "whole", name, rounds=3).run()
+    cut = rehearse(tmp_path / "cut", name, rounds=3)
+    save, keep = Checkpoints.save, PrivateStore.save
+
+    def failing_save(self, stage, number, state, journal):
+        if (number, when) == (round_, "before"):
+            raise Cut
+        save(self, stage, number, state, journal)
+        if (number, when) == (round_, "after"):
+            raise Cut
+
+    def failing_keep(self, stage, number, state):
+        keep(self, stage, number, state)
+        if (number, when, self.root.name) == (round_, "within", "bob"):
+            raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", failing_save)
+        patch.setattr(PrivateStore, "save", failing_keep)
+        if when == "within" and not ALGORITHMS[name].federated:
+            cut.run()  # there are no clients to be cut off among
+        else:
+            with pytest.raises(Cut):
+                cut.run()
+    again = rehearse(tmp_path / "cut", name, rounds=3)
+    again.notebook = cut.notebook
+    again.run()
+    assert records(again) == records(whole)
+
+
+@every
+def test_the_order_in_which_clients_answer_changes_nothing(tmp_path: Path, name: str):
+    one, other = rehearse(tmp_path / "one", name), rehearse(tmp_path / "other", name)
+    one.run()
+    other.run(Reversed(SameProcess(other.federation)))
+    assert records(other) == records(one)
+
+
+@every
+def test_two_runs_are_alike_and_another_seed_is_not(tmp_path: Path, name: str):
+    one, same, other = (rehearse(tmp_path / folder, name) for folder in ("one", "same", "other"))
+    other.seed = 6
+    assert records(one.run()) == records(same.run())
+    assert not torch.equal(one.final(), other.run().final())
+
+
+@every
+def test_a_client_that_is_lost_is_tolerated(tmp_path: Path, name: str):
+    run = rehearse(tmp_path, name)
+    run.run(Dropping(SameProcess(run.federation), "bob"))
+    if ALGORITHMS[name].federated:
+        assert [list(event["failed"]) for event in run.notebook.rounds()] == [["bob"], ["bob"]]
+    assert run.final().isfinite().all()
+    for event in run.notebook.books["metrics"]:
+        if event["event"] == "personal":
+            assert list(event["clients"]) == ["ann", "eve", "zoe"]
+
+
+@pytest.fixture(scope="module")
+def one_and_two_workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Rehearsal]:
+    """All algorithms one after the other, in one process and in two."""
+    recipe = tuple(stage_of(quickly(kind()), evaluate_every=1) for kind in ALGORITHMS.values())
+    one, two = (Rehearsal(tmp_path_factory.mktemp(name), recipe) for name in ("one", "two"))
+    transport = WorkerProcesses(two.federation, 2)
+    try:
+        two.run(transport)
+    finally:
+        transport.close()
+    return one.run(), two
+
+
+@every
+def test_one_worker_equals_two(one_and_two_workers: tuple[Rehearsal, Rehearsal], name: str):
+    one, two = one_and_two_workers
+    assert torch.equal(one.final(name), two.final(name))
+    for book in ("metrics", "ledger"):
+        mine, theirs = ([e for e in run.notebook.books[book] if e["stage"] == name] for run in (one, two))
+        assert mine == theirs
+        assert mine
+    kept = [{path: data for path, data in run.files().items() if f"/{name}/" in path} for run in (one, two)]
+    assert kept[0] == kept[1]
+    assert bool(kept[0]) == ALGORITHMS[name].federated
+
+
+# --------------------------------------------------------------------------------------------------------- sentinels
+
+
+def tensors(record: Record | None) -> list[Tensor]:
+    arrays = wire.encode(record).arrays.values() if record is not None else ()
+    return [array for array in arrays if array.is_floating_point() and array.numel()]
+
+
+def windows(vector: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.normalize(vector.detach().flatten().double().unfold(0, width, 1), dim=1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, kind in ALGORITHMS.items()
+        if kind.federated and "ClassEmbeddings" not in kind.types.up.payloads().values()
+    ],
+)
+def test_rows_planted_in_private_state_are_found_in_nothing_that_leaves(tmp_path: Path, name: str, watch: Watch):
+    """Neither byte for byte nor, up to length, in any run of numbers, over two rounds through bytes."""
+    rehearse(tmp_path / "first", name, rounds=1).run()
+    run, planted = rehearse(tmp_path / "second", name), []
+    layout = run.federation.backbone().layout
+    for index, client in enumerate(NAMES):
+        kept = PrivateStore.of(tmp_path / "first" / "private", client).load(
+            name, ALGORITHMS[name].types.private, layout
+        )
+        packet, source = wire.encode(kept), torch.Generator().manual_seed(index)
+        for entry, array in packet.arrays.items():
+            if array.is_floating_point():
+                packet.arrays[entry] = torch.randn(array.shape, generator=source)
+                planted += list(packet.arrays[entry].flatten().split(8))
+        sentinel = wire.decode(type(kept), packet, layout)
+        PrivateStore.of(tmp_path / "second" / "private", client).save(name, 0, sentinel)  # before the first round
+    watch.ups.clear()
+    watch.kept.clear()
+    run.run()
+    assert len(watch.ups) == 2 * len(NAMES)
+    secrets = [row for row in planted if len(row) == 8]
+    secrets += [
+        row for kept in watch.kept for array in tensors(kept) for row in array.flatten().split(8) if len(row) == 8
+    ]
+    assert len(secrets) >= 3 * 14  # the sentinels, and what two rounds of training made of them
+    directions = torch.nn.functional.normalize(torch.stack(secrets).double(), dim=1)
+    for up in watch.ups:
+        sent = wire.to_bytes(wire.encode(up))
+        for secret in secrets:
+            assert secret.contiguous().numpy().tobytes() not in sent
+        for array in tensors(up):
+            if array.numel() >= 8:
+                assert (windows(array, 8) @ directions.T).abs().max() < 0.999
+
+
+def test_the_search_for_sentinels_finds_what_is_there(tmp_path: Path):
+    """The test above would see a row that leaves, scaled and in the middle of something else."""
+    secret = torch.randn(8, generator=torch.Generator().manual_seed(0))
+    carrier = torch.cat([torch.randn(50), -3 * secret, torch.randn(50)])
+    found = windows(carrier, 8) @ torch.nn.functional.normalize(secret.double(), dim=0)
+    assert found.abs().max() > 0.999
+
+
+def test_every_algorithm_is_listed_under_its_own_name():
+    listed: list[type[AnyAlgorithm]] = list(ALGORITHMS.values())
+    assert len({kind.name for kind in listed}) == len(listed)
+    assert all(ALGORITHMS[kind.name] is kind for kind in listed)

@@ -1,0 +1,154 @@
+"""Worker processes: the same results, and what happens when they die."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from personae.core.algorithm import ClientInfo
+from personae.core.message import Broadcast
+from personae.errors import Interrupted
+from personae.runtime.inprocess import SameProcess, WorkerProcesses, local_transport, torch_threads
+from personae.runtime.transport import Answer, Failure, Request
+from toys import NAMES, TRAINING, Rehearsal, Troubled, stage_of
+
+
+def requests(run: Rehearsal, *names: str, round_: int = 1) -> Iterator[Request]:
+    model = run.federation.backbone().state()
+    kind = run.recipe[0].algorithm.types.down
+    for name in names:
+        yield Request("train", run.recipe[0].name, round_, ClientInfo(name, NAMES.index(name)), kind(model=model))
+
+
+def rehearse(folder: Path, *trouble: tuple[str, str]) -> Rehearsal:
+    return Rehearsal(folder, (stage_of(Troubled(training=TRAINING, trouble=trouble), quorum=0.25),))
+
+
+def by_name(answers) -> dict[str, Answer | Failure]:
+    return {answer.client.name: answer for answer in answers}
+
+
+def test_bad_clients_fail_alone_and_cost_no_worker(tmp_path: Path):
+    """Exceptions, values that are not finite and messages that cannot be written: nothing of it ends a process."""
+    trouble = (("ann", "raises"), ("bob", "nan"), ("eve", "short model"))
+    one, two = (rehearse(tmp_path / name, *trouble) for name in ("one", "two"))
+    one.run()
+    transport = local_transport(two.federation, 2)
+    try:
+        processes = dict(transport._workers)
+        two.run(transport)
+        assert transport._workers == processes
+        assert all(process.is_alive() for process in processes.values())
+    finally:
+        transport.close()
+    assert torch.equal(one.final(), two.final())
+    kept = [{name: content for name, content in run.files().items() if "private" in name} for run in (one, two)]
+    assert kept[0] == kept[1]
+    for left, right in zip(one.notebook.rounds(), two.notebook.rounds(), strict=True):
+        assert left["scalars"] == right["scalars"]
+        assert sorted(left["failed"] | left["rejected"]) == sorted(right["failed"] | right["rejected"])
+        assert left["failed"]["ann"] == right["failed"]["ann"]
+        assert left["rejected"]["bob"] == right["rejected"]["bob"]
+    assert not any(process.is_alive() for process in processes.values())
+
+
+def test_a_worker_that_dies_fails_its_client_alone_and_the_last_one_ends_the_run(tmp_path: Path):
+    run = rehearse(tmp_path, ("bob", "dies"))
+    transport = WorkerProcesses(run.federation, 3)
+    try:
+        # While it works: the client fails, the others are served by those who are left.
+        answers = by_name(transport.exchange(requests(run, *NAMES)))
+        assert sorted(answers) == sorted(NAMES)
+        assert answers["bob"] == Failure(ClientInfo("bob", 1), "its worker process ended with code 7")
+        assert all(isinstance(answers[name], Answer) for name in ("ann", "eve", "zoe"))
+        assert len(transport._workers) == 2
+        # While it has nothing to do: whoever is sent there fails.
+        idle = next(iter(transport._workers.values()))
+        idle.kill()
+        idle.join()
+        answers = by_name(transport.exchange(requests(run, "ann", "eve", "zoe", round_=2)))
+        failed = {name: answer.reason for name, answer in answers.items() if isinstance(answer, Failure)}
+        assert list(failed.values()) == ["its worker process ended with code -9"]
+        assert len(answers) == 3
+        # The last one.
+        with pytest.raises(Interrupted, match=r"the last worker process ended with code 7; .* resume"):
+            list(transport.exchange(requests(run, "bob")))
+    finally:
+        transport.close()
+
+
+class Ended:
+    """A process that is over."""
+
+    exitcode = -9
+
+    def join(self, timeout: float | None = None) -> None:
+        """It has ended."""
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def test_a_worker_that_dies_in_the_middle_of_its_answer_fails_its_client(tmp_path: Path):
+    run = rehearse(tmp_path)
+    transport = WorkerProcesses(run.federation, 0)
+    pipes = [multiprocessing.Pipe() for _ in range(2)]
+    for ours, _ in pipes:
+        transport._workers[ours] = Ended()
+
+    def half_an_answer() -> None:
+        theirs = pipes[1][1]
+        theirs.recv_bytes()
+        os.write(theirs.fileno(), (1000).to_bytes(4, "big") + b"only so much")
+        theirs.close()
+
+    thread = threading.Thread(target=half_an_answer)
+    thread.start()
+    (answer,) = transport.exchange(requests(run, "ann"))
+    thread.join()
+    assert answer == Failure(ClientInfo("ann", 0), "its worker process ended with code -9")
+    transport.close()
+    pipes[0][1].close()
+
+
+def test_one_worker_is_this_very_process(rehearsal: Rehearsal):
+    assert isinstance(local_transport(rehearsal.federation, 1), SameProcess)
+
+
+def test_clients_work_with_one_thread_and_the_server_with_its_own_number(rehearsal: Rehearsal, monkeypatch):
+    seen = []
+    transport = SameProcess(rehearsal.federation)
+    handle = transport._host.handle
+    monkeypatch.setattr(
+        transport._host, "handle", lambda request: seen.append(torch.get_num_threads()) or handle(request)
+    )
+    with torch_threads(2):
+        for _ in transport.exchange(requests(rehearsal, "ann", "bob")):
+            assert torch.get_num_threads() == 2
+    assert seen == [1, 1]
+    assert torch.get_num_threads() == 1
+
+
+def test_requests_are_taken_one_by_one_as_workers_get_free(rehearsal: Rehearsal):
+    taken = []
+
+    def lazily() -> Iterator[Request]:
+        for request in requests(rehearsal, *NAMES):
+            taken.append(request.client.name)
+            yield request
+
+    answers = SameProcess(rehearsal.federation).exchange(lazily())
+    assert taken == []
+    next(answers)
+    assert taken == ["ann"]
+
+
+def test_a_broadcast_of_another_kind_is_a_failure(rehearsal: Rehearsal):
+    model = rehearsal.federation.backbone().state()
+    request = Request("train", "nothing of that name", 1, ClientInfo("ann", 0), Broadcast(model=model))
+    (answer,) = SameProcess(rehearsal.federation).exchange([request])
+    assert isinstance(answer, Failure)
