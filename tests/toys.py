@@ -20,8 +20,8 @@ from personae.errors import Diverged
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.engine import Engine, Journal
-from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.engine import Benchmark, Engine, Journal
+from personae.runtime.federation import ClientFaces, Federation, NetworkPlan
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.transport import Answer, Failure, Request, Transport
@@ -154,17 +154,6 @@ def stage_of(algorithm: AnyAlgorithm, **options: Any) -> Stage:
     return Stage(**{"name": algorithm.name, "algorithm": algorithm, "rounds": 2, **options})
 
 
-def federation_of(recipe: Recipe, folder: Path, holdings: Crowd | None = None, seed: int = 5) -> Federation:
-    return Federation(
-        seed=seed,
-        recipe=recipe,
-        network=TinyPlan(),
-        holdings=holdings or Crowd(),
-        private=folder / "private",
-        judge=judge,
-    )
-
-
 @dataclass
 class Rehearsal:
     """A federation of toys in a folder, ready to run, to stop and to run again."""
@@ -175,12 +164,21 @@ class Rehearsal:
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
     experiment: str = "toys"
+    network: NetworkPlan = field(default_factory=TinyPlan)
+    benchmarks: Sequence[Benchmark] = (ToyBenchmark(),)
     notebook: Notebook = field(default_factory=Notebook)
     notices: list[str] = field(default_factory=list)
 
     @property
     def federation(self) -> Federation:
-        return federation_of(self.recipe, self.folder, self.holdings, self.seed)
+        return Federation(
+            seed=self.seed,
+            recipe=self.recipe,
+            network=self.network,
+            holdings=self.holdings,
+            private=self.folder / "private",
+            judge=judge,
+        )
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -195,7 +193,7 @@ class Rehearsal:
             scratch=self.folder / "scratch",
             public=random_faces(1, 4, 4),
             pooled=random_faces(2, 4, 4),
-            benchmarks=[ToyBenchmark()],
+            benchmarks=self.benchmarks,
             firewall=self.firewall,
             notify=self.notices.append,
         )
