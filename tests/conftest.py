@@ -39,3 +39,21 @@ def faces():
 def rehearsal(tmp_path: Path) -> Rehearsal:
     """FedPE for two rounds over four clients."""
     return Rehearsal(tmp_path, (stage_of(quickly(FedPE())),))
+
+
+@pytest.fixture(scope="session")
+def faces_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Synthetic faces rendered once for all runs of the quick recipe."""
+    return tmp_path_factory.mktemp("faces")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(faces_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the scaled-down quick recipe leaves behind when nobody kills it."""
+    from killing import go, results  # everything that an experiment needs, which few tests do
+
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert go(out, faces_cache) == 0
+    found = results(out)
+    assert {name.split("/")[0] for name in found} >= {"private", "models", "evaluation", "metrics.jsonl"}
+    return found

@@ -1,0 +1,70 @@
+"""kill -9 at any place, then --resume: the result is that of a run that nobody disturbed, to the bit."""
+
+from pathlib import Path
+
+import pytest
+
+from killing import PLACES, RECIPE, SETTINGS, go, results
+from personae.errors import ConfigError
+from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.rundir import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return load_experiment(RECIPE, SETTINGS)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    undisturbed: dict[str, bytes], faces_cache: Path, tmp_path: Path, place: str
+):
+    assert go(tmp_path / "run", faces_cache, place=place) == -9
+    assert go(tmp_path / "run", faces_cache, resume=True) == 0
+    found = results(tmp_path / "run")
+    assert sorted(found) == sorted(undisturbed)
+    assert [name for name in found if found[name] != undisturbed[name]] == []
+
+
+def test_a_run_killed_among_two_workers_ends_as_if_nothing_had_happened(
+    undisturbed: dict[str, bytes], faces_cache: Path, tmp_path: Path
+):
+    """The workers outlive the process that was killed, and may still write while the run is resumed."""
+    place = "federation, second round, two of three clients done"
+    assert go(tmp_path / "run", faces_cache, workers=2, place=place) == -9
+    assert go(tmp_path / "run", faces_cache, workers=2, resume=True) == 0
+    assert results(tmp_path / "run") == undisturbed
+
+
+def test_a_run_killed_again_and_again_still_gets_there(
+    undisturbed: dict[str, bytes], faces_cache: Path, tmp_path: Path
+):
+    resume = False
+    for place in [
+        "pre-training, between two steps",
+        "federation, second round, two of three clients done",
+        "federation, second round, in the assessment",
+        "federation, third round, model written, figures not",
+    ]:
+        assert go(tmp_path / "run", faces_cache, resume=resume, place=place) == -9
+        resume = True
+    assert go(tmp_path / "run", faces_cache, resume=True) == 0
+    assert results(tmp_path / "run") == undisturbed
+
+
+def test_a_second_process_in_the_same_run_is_refused(experiment: Experiment, tmp_path: Path):
+    config = experiment.resolved()
+    held = RunDirectory.create(tmp_path / "run", config, experiment.recipe, {})
+    with pytest.raises(ConfigError, match="another process is working in this run"):
+        RunDirectory.reopen(tmp_path / "run", config)
+    with pytest.raises(ConfigError, match="the folder is not empty"):
+        RunDirectory.create(tmp_path / "run", config, experiment.recipe, {})
+    held.close()
+    RunDirectory.reopen(tmp_path / "run", config).close()
+
+
+def test_the_run_of_another_experiment_is_refused_and_what_differs_is_named(experiment: Experiment, tmp_path: Path):
+    RunDirectory.create(tmp_path / "run", experiment.resolved(), experiment.recipe, {}).close()
+    other = load_experiment(RECIPE, [*SETTINGS, "stages.federate.algorithm.training.lr=0.03"])
+    with pytest.raises(ConfigError, match=r"stages\.1\.algorithm\.training\.lr was 0\.02 and is 0\.03"):
+        RunDirectory.reopen(tmp_path / "run", other.resolved())
