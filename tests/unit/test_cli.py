@@ -241,9 +241,11 @@ def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path
     assert re.search(r"0 of 3 clients .* the quorum is 2; .*BatchNorm", one_line(ended))
 
 
+@pytest.mark.parametrize("write", [15, 25, 35])
 def test_a_full_disk_stops_the_run_which_then_resumes(
-    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
 ) -> None:
+    """Whatever is being written: records, a client's private state, a checkpoint, a model."""
     whole = tmp_path / "whole"
     assert personae("run", experiment, "--out", whole, "--workers", "1").code == 0
     out, real, calls = tmp_path / "run", os.fsync, 0
@@ -251,7 +253,7 @@ def test_a_full_disk_stops_the_run_which_then_resumes(
     def full(descriptor: int) -> None:
         nonlocal calls
         calls += 1
-        if calls == 25:
+        if calls == write:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 

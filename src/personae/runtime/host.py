@@ -7,7 +7,7 @@ from personae.core.message import LocalState
 from personae.core.payload import Scalars
 from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
-from personae.errors import Diverged, PersonaeError
+from personae.errors import Diverged, Interrupted, PersonaeError
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request
@@ -25,6 +25,8 @@ class ClientHost:
         """Do one client's work. Whatever goes wrong there is told, and stays there."""
         try:
             return self._train(request) if request.task == "train" else self._assess(request)
+        except Interrupted:
+            raise  # this machine cannot go on, and that is no fault of the client's
         except Diverged as error:
             return Failure(request.client, str(error), diverged=True)
         except PersonaeError as error:

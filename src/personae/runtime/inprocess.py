@@ -110,6 +110,8 @@ class WorkerProcesses:
 
     def _unpack_answer(self, request: Request, content: bytes) -> Answer | Failure:
         header, packet = _unframe(content)
+        if "interrupted" in header:
+            raise Interrupted(header["interrupted"])
         if "failure" in header:
             return Failure(request.client, header["failure"], header["diverged"])
         kind: type[Message] = Assessment
@@ -132,7 +134,11 @@ def _work(connection: Connection, federation: Federation, device: str) -> None:
         except (EOFError, ConnectionResetError):
             return
         try:
-            connection.send_bytes(_pack_answer(host.handle(request)))
+            content = _pack_answer(host.handle(request))
+        except Interrupted as error:
+            content = _frame({"interrupted": str(error)}, Packet({}, {}))
+        try:
+            connection.send_bytes(content)
         except (BrokenPipeError, ConnectionResetError):
             return
 

@@ -55,9 +55,10 @@ def federated_round(
                 measures[name] = Measure.of(answer.message, state.model.flat)
                 figures[name] = _figures(answer.message)
                 kept.put(name, answer.message)
-        for client in clients:
-            if client.name not in {*failures, *rejected, *measures}:
-                failures[client.name] = Failure(client, "it did not answer")
+        heard = {*failures, *rejected, *measures}
+        failures |= {
+            client.name: Failure(client, "it did not answer") for client in clients if client.name not in heard
+        }
         rejected |= firewall.outliers(measures)
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
