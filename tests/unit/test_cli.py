@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -241,31 +242,29 @@ def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path
     assert re.search(r"0 of 3 clients .* the quorum is 2; .*BatchNorm", one_line(ended))
 
 
-@pytest.mark.parametrize("write", [15, 25, 35])
 def test_a_full_disk_stops_the_run_which_then_resumes(
-    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is being written: records, a client's private state, a checkpoint, a model."""
-    whole = tmp_path / "whole"
+    whole, real = tmp_path / "whole", os.fsync
     assert personae("run", experiment, "--out", whole, "--workers", "1").code == 0
-    out, real, calls = tmp_path / "run", os.fsync, 0
+    for write in (15, 25, 35):
+        out, calls = tmp_path / f"full-at-{write}", count(1)
 
-    def full(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == write:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor)
+        def full(descriptor: int, calls: Iterator[int] = calls, write: int = write) -> None:
+            if next(calls) == write:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(descriptor)
 
-    monkeypatch.setattr(os, "fsync", full)
-    ended = personae("run", experiment, "--out", out, "--workers", "1")
-    assert ended.code == 5
-    assert "the disk is full" in one_line(ended)
-    assert not list(out.rglob("*.tmp"))
-    monkeypatch.setattr(os, "fsync", real)
-    assert personae("run", experiment, "--out", out, "--workers", "1", "--resume").code == 0
-    for name in ("metrics.jsonl", "ledger.jsonl", "models/federate.safetensors"):
-        assert (out / name).read_bytes() == (whole / name).read_bytes()
+        monkeypatch.setattr(os, "fsync", full)
+        ended = personae("run", experiment, "--out", out, "--workers", "1")
+        assert ended.code == 5
+        assert "the disk is full" in one_line(ended)
+        assert not list(out.rglob("*.tmp"))
+        monkeypatch.setattr(os, "fsync", real)
+        assert personae("run", experiment, "--out", out, "--workers", "1", "--resume").code == 0
+        for name in ("metrics.jsonl", "ledger.jsonl", "models/federate.safetensors"):
+            assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

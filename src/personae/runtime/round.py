@@ -56,9 +56,8 @@ def federated_round(
                 figures[name] = _figures(answer.message)
                 kept.put(name, answer.message)
         heard = {*failures, *rejected, *measures}
-        failures |= {
-            client.name: Failure(client, "it did not answer") for client in clients if client.name not in heard
-        }
+        silent = [client for client in clients if client.name not in heard]
+        failures |= {client.name: Failure(client, "it did not answer") for client in silent}
         rejected |= firewall.outliers(measures)
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
