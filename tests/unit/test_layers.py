@@ -1,0 +1,63 @@
+"""The layers of docs/architecture.md: an import goes downwards."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import personae
+
+PACKAGE = Path(personae.__file__).parent
+EVERYWHERE = {"errors", "files", "progress"}
+BELOW = {
+    "core": set(),
+    "models": set(),
+    "parts": {"core"},
+    "evaluation": {"core"},
+    "algorithms": {"core", "parts"},
+    "privacy": {"core"},
+    "data": set(),
+    "runtime": {"core", "parts"},
+    "report": {"data", "evaluation"},
+    "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
+}
+BY_INTENT = {("data/clients.py", "runtime")}
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of the package that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("personae."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("personae.")}
+    return found
+
+
+@pytest.mark.parametrize("layer", BELOW)
+def test_an_import_goes_downwards(layer: str) -> None:
+    for path in (PACKAGE / layer).rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        upwards = imported(path) - BELOW[layer] - EVERYWHERE - {layer}
+        assert {(name, part) for part in upwards} <= BY_INTENT, name
+
+
+def test_every_part_of_the_package_has_its_layer() -> None:
+    parts = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert parts == BELOW.keys()
+
+
+def test_no_file_loads_pickles_or_evaluates_code() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        assert "pickle" not in imported_modules(tree), path
+        called = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not called & {"eval", "exec"}, path
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
