@@ -152,6 +152,14 @@ class TestPictures:
             differing = (faces - render(people, images, seed=5, domain=name).int()).abs() > 2
             assert differing.double().mean() < 2e-4
 
+    @pytest.mark.parametrize("domain", DOMAINS)
+    def test_all_pixels_are_computed_on_the_asked_device(self, domain: str) -> None:
+        """Tensors on the meta device refuse to be mixed with those on another."""
+        people, images = grid(100, 3)
+        drawn = render(people, images, seed=2, domain=domain, device="meta")
+        assert drawn.is_meta
+        assert drawn.shape == (300, 64, 64, 3)
+
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
     @pytest.mark.parametrize("domain", DOMAINS)
     def test_a_gpu_draws_the_same_within_one_level(self, domain: str) -> None:

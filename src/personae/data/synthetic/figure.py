@@ -11,7 +11,7 @@ from personae.data.synthetic.geometry import WRAP, horner
 from personae.data.synthetic.person import LONG, MEDIUM, SHORT
 from personae.data.synthetic.scene import Face, Portrait, Stage
 
-FAR = 9.0
+FAR = 9.0  # behind everything
 HAIR_SHADOW, HAT_SHADOW = 0.13, 0.22  # how far down they reach
 SHARPNESS = 4  # of the highlight: squared so many times
 EARS = ((Spot.LEFT_EAR, Part.LEFT_EAR), (Spot.RIGHT_EAR, Part.RIGHT_EAR))
@@ -47,10 +47,10 @@ def _draw_ear(stage: Portrait, part: Part) -> None:
 def draw_head(stage: Stage) -> Portrait:
     """An ellipsoid that is widened or narrowed at each height by the person's profile."""
     anatomy, canvas, rays = stage.anatomy, stage.canvas, stage.rays
-    outline, edge = anatomy.skull.outline[:, 0], anatomy.skull.edge[:, 0]
+    skull = anatomy.skull
     cosine, sine = stage.shot.pose.roll.unbind(1)
     across, up = cosine * rays.u + sine * rays.v, cosine * rays.v - sine * rays.u
-    a, b, _, d, _ = outline.unbind(1)
+    a, b, _, d, _ = skull.outline[:, 0].unbind(1)
     bent, flat = up * b, (up * d).square_()
 
     def inside() -> Tensor:
@@ -60,11 +60,11 @@ def draw_head(stage: Stage) -> Portrait:
         per_u, per_v, _, per_t = form[:, 0].unbind(1)
         return (across * per_u).add_(up * per_v).add_(height * per_t)
 
-    skull = anatomy.skull
+    # the height is found on the plain ellipsoid; the profile there then tells how wide the head is
     level = linear(skull.y, inside().clamp_(min=TINY).sqrt_()).clamp_(-1, 1)
     across.div_(horner(anatomy.profile.unbind(1), level))
     within = inside()
-    cover = (within * edge).add_(0.5).clamp_(0, 1)
+    cover = (within * skull.edge[:, 0]).add_(0.5).clamp_(0, 1)
     height = within.clamp_(min=TINY).sqrt_()
 
     face = Face(across.new_empty(len(across), 4, *across.shape[1:]))
