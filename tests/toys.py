@@ -13,7 +13,7 @@ from personae.algorithms import FedPE
 from personae.algorithms.fedpe import Down, Private, Up
 from personae.core.algorithm import AnyAlgorithm, Client
 from personae.core.embedder import Embedder, embed
-from personae.core.payload import Count, ModelState
+from personae.core.payload import Count, ModelState, Scalars
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.errors import Diverged
@@ -289,6 +289,10 @@ class Troubled(FedPE):
                 return replace(up, model=ModelState(layout, flat[:-1].clone()))
             case "double model":
                 return replace(up, model=ModelState(layout, flat.double()))
+            case "fractional":
+                return replace(up, samples=Count(2.5))  # type: ignore[arg-type]
+            case "tensor":
+                return replace(up, training=Scalars({"loss": torch.ones(())}))  # type: ignore[dict-item]
             case "other layout":
                 other = replace(layout, names=tuple(f"x{name}" for name in layout.names))
                 return replace(up, model=ModelState(other, flat))

@@ -15,7 +15,7 @@ from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Failure
-from toys import TRAINING, Crowd, Dropping, Notebook, Rehearsal, Relay, Troubled, quickly, stage_of
+from toys import TRAINING, Crowd, Dropping, Notebook, Rehearsal, Relay, Reversed, Troubled, quickly, stage_of
 
 REJECTED = {
     "nan": "ModelState holds values that are not finite",
@@ -26,13 +26,15 @@ REJECTED = {
     "100000001": "it claims 100000001 samples",
     "99999999": "times the round's median of samples",
     "1" + 400 * "0": "samples",
-    "short model": "values, expected",
-    "double model": "torch.float64",
-    "other layout": "0.weight",
+    "other layout": "of another network: 12 entries are missing, 0.weight first",
 }
 FAILED = {
     "raises": "ZeroDivisionError: a bug in the client",
     "diverges": "the loss is nan",
+    "short model": "ValueError: a model holds torch.float32 values of shape (2215,), expected 2216",
+    "double model": "ValueError: a model holds torch.float64 values",
+    "fractional": "ValueError: Count is 2.5, not a whole number",
+    "tensor": "ValueError: Scalars holds loss = tensor(1.), not a number",
     "undeclared": "Smuggler may not leave",
 }
 
@@ -54,6 +56,21 @@ def test_a_bad_client_is_named_and_the_round_goes_on_as_if_it_had_not_been_asked
     without.run(Dropping(SameProcess(without.federation), "bob"))
     assert torch.equal(run.final(), without.final())
     assert run.notebook.rounds()[0]["scalars"] == without.notebook.rounds()[0]["scalars"]
+
+
+def test_replies_are_merged_in_the_order_of_the_clients_whatever_the_order_of_their_answers(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+):
+    seen, merge = [], FedPE.merge
+
+    def noting(self, state, replies, server):
+        replies = list(replies)
+        seen.append([reply.client for reply in replies])
+        return merge(self, state, iter(replies), server)
+
+    monkeypatch.setattr(FedPE, "merge", noting)
+    rehearsal.run(Reversed(SameProcess(rehearsal.federation)))
+    assert seen == [[ClientInfo(name, index) for index, name in enumerate(("ann", "bob", "eve", "zoe"))]] * 2
 
 
 def test_a_client_that_never_answers_is_named_even_if_the_transport_does_not(tmp_path: Path):

@@ -47,18 +47,18 @@ def test_absurd_counts_are_refused(up: Up, layout: Layout, count: int):
     assert Firewall().problem(replace(up, samples=Count(count)), layout) == f"it claims {count} samples"
 
 
-def test_models_of_another_shape_or_type_are_refused(up: Up, layout: Layout):
-    def problem(model: ModelState) -> str | None:
-        return Firewall().problem(replace(up, model=model), layout)
+@pytest.mark.parametrize("firewall", [Firewall(), Firewall(enabled=False)])
+def test_models_of_another_network_are_refused_even_where_it_is_switched_off(
+    up: Up, layout: Layout, firewall: Firewall
+):
+    def problem(other: Layout) -> str | None:
+        return firewall.problem(replace(up, model=ModelState(other, up.model.flat)), layout)
 
-    flat = up.model.flat
-    assert problem(ModelState(layout, flat[1:])) == f"its model has {layout.size - 1} values, expected {layout.size}"
-    assert problem(ModelState(layout, flat[None])) is not None
-    assert problem(ModelState(layout, flat.double())) == "its model is torch.float64, expected torch.float32"
+    assert problem(layout) is None
     renamed = replace(layout, names=("other", *layout.names[1:]))
-    assert "0.weight" in problem(ModelState(renamed, flat))
+    assert problem(renamed) == "its model is of another network: 1 entries are missing, 0.weight first"
     turned = Layout(layout.names[::-1], layout.shapes[::-1], layout.trainable)
-    assert problem(ModelState(turned, flat)) == "its model is laid out differently"
+    assert problem(turned) == "its model is of another network: its entries are in another order"
 
 
 def measures(**norms: float) -> dict[str, Measure]:

@@ -115,3 +115,38 @@ def test_bytes_are_counted_by_kind(backbone: Backbone):
     size = sum(math.prod(shape) for shape in backbone.layout.shapes)
     assert wire.payload_bytes(update) == {"ModelState": 4 * size, "Count": 8, "ClassEmbeddings": 4 * 5 * 8}
     assert wire.payload_bytes(replace(update, rows=None)) == {"ModelState": 4 * size, "Count": 8}
+
+
+@pytest.mark.parametrize("value", [1.0, True, "3", None, torch.tensor(3), math.nan])
+def test_a_count_is_a_whole_number(value):
+    with pytest.raises(ValueError, match="not a whole number"):
+        Count(value)
+
+
+@pytest.mark.parametrize("value", [True, "3", None, torch.tensor(3.0), [1.0]])
+def test_scalars_are_numbers(value):
+    with pytest.raises(ValueError, match=r"Scalars holds loss = .*, not a number"):
+        Scalars({"fine": 1.0, "loss": value})
+
+
+def test_scalars_are_the_same_before_and_after_they_travel(layout: Layout):
+    figures = Scalars({"whole": 3, "half": 0.5})
+    assert [type(value) for value in figures.values.values()] == [float, float]
+    assert Scalars.unpack({}, figures.pack()[1], layout) == figures
+    with pytest.raises(OverflowError):
+        Scalars({"beyond": 10**400})
+
+
+@pytest.mark.parametrize("kind", [ClassEmbeddings, PublicEmbeddings])
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(3), torch.zeros(1, 2, 3), torch.zeros(2, 3).half(), torch.ones(2, 2).int()]
+)
+def test_embeddings_are_rows_of_float32(kind, rows):
+    with pytest.raises(ValueError, match=f"{kind.__name__} is a .* not float32 rows"):
+        kind(rows)
+
+
+def test_a_model_fills_its_layout(layout: Layout):
+    for flat in (torch.zeros(layout.size - 1), torch.zeros(1, layout.size), torch.zeros(layout.size).double()):
+        with pytest.raises(ValueError, match=f"a model holds .* expected {layout.size} of torch.float32"):
+            ModelState(layout, flat)

@@ -97,6 +97,7 @@ def altered(update: Update, change) -> Packet:
         (lambda p: p.scalars.update({"samples/value": "7"}), "Count is '7'"),
         (lambda p: p.scalars.update({"figures/loss": "low"}), "loss = 'low'"),
         (lambda p: p.scalars.update({"figures/loss": None}), "loss = None"),
+        (lambda p: p.scalars.update({"figures/loss": 10**400}), "figures: int too large"),
         (lambda p: p.arrays.update({"figures/sneaked": torch.zeros(9)}), "figures: Scalars holds"),
         (lambda p: p.arrays.update({"rows/rows": torch.zeros(9)}), "rows: ClassEmbeddings is a torch.float32 array"),
         (

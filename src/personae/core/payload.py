@@ -15,7 +15,10 @@ Arrays = dict[str, Tensor]
 
 
 class Payload(ABC):
-    """Something that may leave or reach a client: it knows its arrays and numbers, hence its bytes."""
+    """Something that may leave or reach a client: it knows its arrays and numbers, hence its bytes.
+
+    Payloads are well-formed from the moment they are made; what is not raises ValueError.
+    """
 
     @abstractmethod
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
@@ -47,6 +50,11 @@ class ModelState(Payload):
     layout: Layout
     flat: Tensor
 
+    def __post_init__(self) -> None:
+        if self.flat.dtype != torch.float32 or self.flat.shape != (self.layout.size,):
+            found = f"{self.flat.dtype} values of shape {tuple(self.flat.shape)}"
+            raise ValueError(f"a model holds {found}, expected {self.layout.size} of torch.float32")
+
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {name: view.contiguous() for name, view in self.layout.views(self.flat).items()}, {}
 
@@ -68,6 +76,11 @@ class ModelState(Payload):
 class _Rows(Payload):
     rows: Tensor  # [classes, embedding]
 
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 2 or self.rows.dtype != torch.float32:
+            found = f"a {self.rows.dtype} array of shape {tuple(self.rows.shape)}"
+            raise ValueError(f"{type(self).__name__} is {found}, not float32 rows")
+
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {"rows": self.rows.contiguous()}, {}
 
@@ -75,10 +88,7 @@ class _Rows(Payload):
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
         _only(("rows",), arrays, cls)
         _only((), scalars, cls)
-        rows = arrays["rows"]
-        if rows.ndim != 2 or rows.dtype != torch.float32:
-            raise ValueError(f"{cls.__name__} is a {rows.dtype} array of shape {tuple(rows.shape)}, not float32 rows")
-        return cls(rows)
+        return cls(arrays["rows"])
 
 
 class ClassEmbeddings(_Rows):
@@ -95,6 +105,10 @@ class Count(Payload):
 
     value: int
 
+    def __post_init__(self) -> None:
+        if type(self.value) is not int:
+            raise ValueError(f"Count is {self.value!r}, not a whole number")
+
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {}, {"value": self.value}
 
@@ -102,10 +116,7 @@ class Count(Payload):
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
         _only((), arrays, cls)
         _only(("value",), scalars, cls)
-        value = scalars["value"]
-        if type(value) is not int:
-            raise ValueError(f"Count is {value!r}, not a whole number")
-        return cls(value)
+        return cls(scalars["value"])  # type: ignore[arg-type]  # it is checked there
 
 
 @dataclass(frozen=True)
@@ -114,18 +125,19 @@ class Scalars(Payload):
 
     values: Mapping[str, float]
 
+    def __post_init__(self) -> None:
+        for name, value in self.values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"Scalars holds {name} = {value!r}, not a number")
+        object.__setattr__(self, "values", {name: float(value) for name, value in self.values.items()})
+
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {}, dict(self.values)
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
         _only((), arrays, cls)
-        values = {}
-        for name, value in scalars.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"Scalars holds {name} = {value!r}, not a number")
-            values[name] = float(value)
-        return cls(values)
+        return cls(dict(scalars))  # type: ignore[arg-type]  # they are checked there
 
 
 KINDS: tuple[type[Payload], ...] = (ModelState, ClassEmbeddings, PublicEmbeddings, Count, Scalars)

@@ -21,7 +21,7 @@ class Firewall:
     It keeps broken and crude updates out. It does not stop a patient attacker, who stays inside these bounds.
     """
 
-    enabled: bool = True
+    enabled: bool = True  # switched off, it still refuses models of another network: nothing could be done with them
     norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
     samples_multiple: float = 1000.0  # and rest on this many times as many samples
     max_samples: int = 100_000_000
@@ -33,13 +33,11 @@ class Firewall:
 
     def problem(self, update: Message, layout: Layout) -> str | None:
         """What is wrong with this update on its own, in one phrase."""
-        if not self.enabled:
-            return None
         for payload in _payloads(update):
-            if isinstance(payload, ModelState):
-                problem = _misshapen(payload, layout)
-                if problem:
-                    return problem
+            if isinstance(payload, ModelState) and payload.layout != layout:
+                return _difference(payload.layout, layout)
+            if not self.enabled:
+                continue
             if not all(_finite(tensor) for tensor in payload.tensors):
                 return f"{type(payload).__name__} holds values that are not finite"
             if isinstance(payload, Count) and not 0 < payload.value <= self.max_samples:
@@ -85,14 +83,9 @@ def _payloads(update: Message) -> list[Payload]:
     return [value for name in update.hints() if isinstance(value := getattr(update, name), Payload)]
 
 
-def _misshapen(model: ModelState, layout: Layout) -> str | None:
-    if model.flat.dtype != torch.float32:
-        return f"its model is {model.flat.dtype}, expected torch.float32"
-    shapes = dict(zip(model.layout.names, model.layout.shapes, strict=True))
-    problem = None if model.layout == layout else layout.mismatch(shapes) or "its model is laid out differently"
-    if problem is None and model.flat.shape != (layout.size,):
-        problem = f"its model has {model.flat.numel()} values, expected {layout.size}"
-    return problem
+def _difference(found: Layout, expected: Layout) -> str:
+    shapes = dict(zip(found.names, found.shapes, strict=True))
+    return f"its model is of another network: {expected.mismatch(shapes) or 'its entries are in another order'}"
 
 
 def _finite(tensor: Tensor) -> bool:
