@@ -37,6 +37,12 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed half-way have left below a folder; nobody may be writing there now."""
+    for leftover in folder.rglob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     """A rename is durable once its folder is."""
     descriptor = os.open(folder, os.O_RDONLY)

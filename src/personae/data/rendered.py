@@ -20,6 +20,7 @@ from personae.errors import ConfigError
 from personae.progress import Progress, silent
 
 _CHUNK = 256
+_WORTH_WORKERS = 4000  # images; fewer are drawn before a second process has started
 
 
 def synthetic_faces(
@@ -117,7 +118,7 @@ class _Sitting:
 
 
 def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
-    if workers == 1:
+    if workers == 1 or len(sitting) < _WORTH_WORKERS:
         yield from map(sitting.render, sitting.chunks())
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:

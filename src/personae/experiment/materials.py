@@ -63,8 +63,10 @@ class Materials:
 
     def digest(self) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""
-        sets = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
-        content = json.dumps([self.experiment.resolved(), sets], sort_keys=True)
+        parts = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
+        if self.experiment.weights is not None:
+            parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
+        content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _open(self, source: Source | None) -> FaceSet | None:

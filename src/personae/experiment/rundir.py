@@ -17,8 +17,8 @@ import torch
 
 from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage
-from personae.errors import ConfigError
-from personae.files import replacing, write_text
+from personae.errors import ConfigError, DataError
+from personae.files import replacing, sweep, write_text
 from personae.privacy.disclosure import sends
 from personae.runtime.engine import Result
 from personae.runtime.federation import Assessment
@@ -51,9 +51,9 @@ class RunDirectory:
                 f"{path}: the folder is not empty; continue that run with --resume, or choose another --out"
             )
         path.mkdir(parents=True, exist_ok=True)
-        _write_json(path / "config.json", config)
         _write_json(path / "summary.json", {"stages": [_describe(stage) for stage in recipe]})
         _write_json(path / "environment.json", environment)
+        _write_json(path / "config.json", config)  # the last, because it makes the folder a run
         return cls(path)
 
     @classmethod
@@ -62,11 +62,16 @@ class RunDirectory:
         known = path / "config.json"
         if not known.is_file():
             raise ConfigError(f"{path}: there is no run to resume here; start it without --resume")
-        begun = json.loads(known.read_text())
+        try:
+            begun = json.loads(known.read_text())
+        except ValueError as error:
+            raise DataError(f"{known}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
         if begun != json.loads(json.dumps(config)):
             different = _first_difference(begun, json.loads(json.dumps(config)))
             raise ConfigError(f"{path}: this run is of another experiment ({different}); choose another --out")
-        return cls(path)
+        run = cls(path)
+        sweep(path)
+        return run
 
     def close(self) -> None:
         for file in self._records.values():
@@ -83,7 +88,7 @@ class RunDirectory:
         self._append("timing", entry)
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
-        entries = {name: _exported(entry) for name, entry in backbone.module.state_dict().items()}
+        entries = {name: entry.cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
         with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
             safetensors.torch.save_file(entries, temporary)
         benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
@@ -118,11 +123,6 @@ def environment(device: str, workers: int) -> dict[str, Any]:
         "device": device,
         "workers": workers,
     }
-
-
-def _exported(entry: torch.Tensor) -> torch.Tensor:
-    """Floats as they are. Integer buffers count the batches that one process happened to see: they start anew."""
-    return entry.detach().cpu().contiguous() if entry.is_floating_point() else torch.zeros_like(entry)
 
 
 def _describe(stage: Stage) -> dict[str, Any]:
