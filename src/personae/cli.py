@@ -50,13 +50,16 @@ class By(StrEnum):
 
 @app.command()
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
     workers: Workers = None,
 ) -> None:
     """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
     with as_file(files("personae.experiment") / "demo.toml") as path:
         experiment = load_experiment(path)
-    _execute(experiment, out or _free(Path("runs/demo")), workers=workers)
+    usual = Path("runs/demo")
+    folder = out or (usual if resume else _free(usual))
+    _execute(experiment, folder, resume=resume, workers=workers, hint=f"personae demo --out {folder} --resume")
 
 
 @app.command()
@@ -205,7 +208,7 @@ def _execute(
     workers: int | None = None,
     device: str = "cpu",
     as_json: bool = False,
-    hint: str = "",
+    hint: str,
 ) -> None:
     for stage in experiment.recipe:
         if text := warning(type(stage.algorithm)):
