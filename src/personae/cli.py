@@ -94,7 +94,7 @@ def evaluate(
     backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
     embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,
     size: Annotated[int, typer.Option(help="With --backbone: the size of its images.")] = 112,
-    far: Annotated[list[float] | None, typer.Option(help="A false accept rate; may be given several times.")] = None,
+    far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model on faces: 10-fold accuracy, true accept rates, rank-1."""
