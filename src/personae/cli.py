@@ -224,9 +224,7 @@ def _execute(
             notify=notify,
         )
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; the completed rounds are in {out}{f'; continue with: {hint}' if hint else ''}"
-        ) from None
+        raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
     screen.models(out, page, as_json)
 
 
