@@ -33,6 +33,7 @@ SETTINGS = [
     "stages.pretrain.rounds=2",
     "stages.pretrain.algorithm.training.batch_size=8",
     "stages.federate.rounds=3",
+    "stages.federate.evaluate_every=2",
     "stages.federate.participation=0.75",
     "stages.federate.algorithm.training.batch_size=8",
     "stages.central.rounds=1",
