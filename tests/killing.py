@@ -36,6 +36,8 @@ SETTINGS = [
     "stages.federate.evaluate_every=2",
     "stages.federate.participation=0.75",
     "stages.federate.algorithm.training.batch_size=8",
+    "stages.federate.algorithm.training.lr=0.02",
+    "stages.federate.algorithm.training.epochs=1",
     "stages.central.rounds=1",
 ]
 
