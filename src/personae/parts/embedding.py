@@ -10,6 +10,8 @@ from personae.core.backbone import Backbone
 from personae.core.samples import Samples
 from personae.parts.images import normalise
 
+IN_CACHE = 32  # images a CPU embeds at once: the maps of more do not fit into its cache
+
 
 @dataclass(frozen=True)
 class BackboneEmbedder:
@@ -20,12 +22,16 @@ class BackboneEmbedder:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        module = self.backbone.module.eval()
-        batch = normalise(images.to(self.backbone.device))
-        features = module(batch)
-        if self.mirror:
-            features = features + module(batch.flip(3))
-        return F.normalize(features.float(), dim=1).cpu()
+        module, device = self.backbone.module.eval(), self.backbone.device
+        at_once = IN_CACHE if device.type == "cpu" else len(images)
+        found = []
+        for start in range(0, len(images), at_once):
+            batch = normalise(images[start : start + at_once].to(device))
+            features = module(batch)
+            if self.mirror:
+                features = features + module(batch.flip(3))
+            found.append(F.normalize(features.float(), dim=1).cpu())
+        return torch.cat(found)
 
 
 def class_features(backbone: Backbone, samples: Samples, batch: int = 256) -> Tensor:
