@@ -2,10 +2,10 @@
 
     python benchmarks/corrections.py [--classes 1000 10000] [--repeats 5] [--naive-up-to 10000]
 
-C class embeddings of 512 numbers, ten to a client. The floor is the bare products, C x D by D x C and C x C by C x D, in
-the same blocks. Naive autograd holds the C x C similarities and what it needs to differentiate them. Times are medians
-of interleaved repeats on one thread; read the ratios, not the seconds. Memory is the peak of a process of its own, less
-what that process holds before it begins.
+C class embeddings of 512 numbers, ten to a client. The floor is the bare products, C x D by D x C and C x C by C x D,
+in the same blocks. Naive autograd holds the C x C similarities and what it needs to differentiate them. Times are
+medians of interleaved repeats on one thread; read the ratios, not the seconds. Memory is the peak of a process of its
+own, less what that process holds before it begins.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def naive_spreadout(rows: Tensor, owners: Tensor) -> Tensor:  # noqa: ARG001
 CONTENDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "two products (floor)": floor,
     "softmax regulariser": lambda rows, owners: softmax_regulariser(rows, owners, COSFACE).gradient,
-    "spreadout": lambda rows, owners: spreadout(rows, SPREAD).gradient,
+    "spreadout": lambda rows, _: spreadout(rows, SPREAD).gradient,
     "softmax, autograd": naive_softmax,
     "spreadout, autograd": naive_spreadout,
 }

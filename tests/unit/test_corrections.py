@@ -146,7 +146,7 @@ def test_one_client_alone_is_left_alone(margin: Margin, normalise: bool | None) 
     value, gradient = softmax_regulariser(rows, owners, margin, normalise=normalise)
     assert float(value) == pytest.approx(0, abs=1e-12)
     assert gradient.abs().max() < 1e-12
-    assert cosine_regulariser(rows, owners, normalise=False, reduction="mean").gradient.abs().max() < 1e-12
+    assert cosine_regulariser(rows, owners, Margin(), normalise=False, reduction="mean").gradient.abs().max() < 1e-12
 
 
 def test_large_logits_do_not_overflow() -> None:
@@ -163,9 +163,18 @@ def test_large_logits_do_not_overflow() -> None:
 @each_reduction
 def test_cosine_is_what_autograd_says(normalise: bool, reduction: Any) -> None:
     rows, owners = crowd()
-    found = cosine_regulariser(rows, owners, normalise=normalise, reduction=reduction)
+    found = cosine_regulariser(rows, owners, Margin(), normalise=normalise, reduction=reduction)
     expected = by_autograd(lambda live: naive_cosine(live, rows, owners, normalise), rows)
     alike(found, expected, int((owners[:, None] != owners).sum()) if reduction == "mean" else 1)
+
+
+def test_cosine_follows_the_local_loss() -> None:
+    """Inner products under softmax, directions under the margins."""
+    rows, owners = crowd()
+    for kind, normalise in (("softmax", False), ("cosface", True), ("arcface", True)):
+        margin = Margin(kind=kind)
+        asked = cosine_regulariser(rows, owners, margin, normalise=normalise)
+        assert torch.equal(cosine_regulariser(rows, owners, margin).gradient, asked.gradient)
 
 
 def test_cosine_written_out_in_numpy() -> None:
@@ -173,7 +182,7 @@ def test_cosine_written_out_in_numpy() -> None:
     rows, owners = crowd(4)
     w = rows.numpy()
     expected = np.array([sum(w[a] for a in range(len(w)) if owners[a] != owners[b]) for b in range(len(w))])
-    found = cosine_regulariser(rows, owners, normalise=False)
+    found = cosine_regulariser(rows, owners, Margin(), normalise=False)
     np.testing.assert_allclose(found.gradient, expected, rtol=1e-12, atol=1e-13)
     assert float(found.value) == pytest.approx((w * expected).sum(), rel=1e-12)
 
@@ -239,7 +248,7 @@ def test_float32_is_float64_to_rounding() -> None:
     rows, owners = crowd(sizes=(20, 30, 7), width=16)
     for correction in (
         lambda w: softmax_regulariser(w, owners, Margin(kind="cosface", scale=30.0, margin=0.4)),
-        lambda w: cosine_regulariser(w, owners, normalise=True),
+        lambda w: cosine_regulariser(w, owners, Margin(), normalise=True),
         lambda w: spreadout(w, 0.9),
     ):
         exact, single = correction(rows), correction(rows.float())
@@ -254,7 +263,7 @@ def test_no_array_of_classes_by_classes_is_ever_made() -> None:
     rows, owners = crowd(sizes=(40,) * 10, width=8)
     for correction in (
         lambda: softmax_regulariser(rows, owners, Margin(), block=16),
-        lambda: cosine_regulariser(rows, owners, normalise=True),
+        lambda: cosine_regulariser(rows, owners, Margin(), normalise=True),
         lambda: spreadout(rows, 0.9, block=16),
     ):
         with Sizes() as made:

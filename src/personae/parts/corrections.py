@@ -6,13 +6,15 @@ exists at any time: memory is that of the rows and of `block` x C similarities, 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from personae.core.payload import ClassEmbeddings
+from personae.errors import Diverged
 from personae.parts.margins import Margin
 
 Reduction = Literal["sum", "mean"]
@@ -49,7 +51,7 @@ def softmax_regulariser(
 
     The mean is over the classes.
     """
-    on_sphere = margin.kind != "softmax" if normalise is None else normalise
+    on_sphere = _on_sphere(margin, normalise)
     vectors = F.normalize(rows) if on_sphere else rows
     scale = margin.scale if on_sphere else 1.0
     drop = scale * _margin_at_zero(margin) if on_sphere else 0.0
@@ -72,13 +74,17 @@ def softmax_regulariser(
 
 
 @torch.no_grad()
-def cosine_regulariser(rows: Tensor, owners: Tensor, *, normalise: bool, reduction: Reduction = "sum") -> Slope:
+def cosine_regulariser(
+    rows: Tensor, owners: Tensor, margin: Margin, *, normalise: bool | None = None, reduction: Reduction = "sum"
+) -> Slope:
     """The cosine regulariser that FedGC is compared with (FedCos): sum_a sum_b w_b·w'_a, b of other clients than a.
 
     As in Eq. 5, w' is held fixed, so that the gradient in w_b is the sum of the other clients' rows, as the paper gives
-    it. With `normalise`, rows count by their direction alone. The mean is over the ordered pairs.
+    it. Under cosface and arcface, or with `normalise`, rows count by their direction alone; scale and margin play no
+    part. The mean is over the ordered pairs.
     """
-    vectors = F.normalize(rows) if normalise else rows
+    on_sphere = _on_sphere(margin, normalise)
+    vectors = F.normalize(rows) if on_sphere else rows
     names, counts = torch.unique_consecutive(owners, return_counts=True)
     which = torch.arange(len(names), device=rows.device).repeat_interleave(counts)
     sums = vectors.new_zeros(len(names), rows.shape[1]).index_add_(0, which, vectors)
@@ -86,7 +92,7 @@ def cosine_regulariser(rows: Tensor, owners: Tensor, *, normalise: bool, reducti
     value = (vectors * others).sum(dtype=torch.float64)
     pairs = len(rows) ** 2 - int(counts.square().sum())
     terms = max(pairs, 1) if reduction == "mean" else 1
-    return Slope(value / terms, (_through_unit(rows, others) if normalise else others).div_(terms))
+    return Slope(value / terms, (_through_unit(rows, others) if on_sphere else others).div_(terms))
 
 
 @torch.no_grad()
@@ -110,6 +116,24 @@ def spreadout(rows: Tensor, margin: float, *, reduction: Reduction = "sum", bloc
     return Slope(value / terms, _through_unit(rows, gradient.mul_(4 / terms)))
 
 
+def corrected(
+    groups: Mapping[str, ClassEmbeddings], correct: Callable[[Tensor, Tensor], Tensor], device: torch.device
+) -> dict[str, ClassEmbeddings]:
+    """The groups of rows after `correct`, which sees all of them at once with their owners.
+
+    They are stacked in the order of their names, so that who was seen when plays no part.
+    """
+    if not groups:
+        return {}
+    names = sorted(groups)
+    rows, owners = stacked([groups[name].rows.to(device) for name in names])
+    moved = correct(rows, owners)
+    if not moved.isfinite().all():
+        raise Diverged("the corrected class embeddings are not finite; lower the strength of the correction")
+    parts = moved.split([len(groups[name].rows) for name in names])  # type: ignore[no-untyped-call]
+    return {name: ClassEmbeddings(part) for name, part in zip(names, parts, strict=True)}
+
+
 def stacked(groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The rows of several owners one after the other, and whose each one is."""
     rows = torch.cat(list(groups))
@@ -131,6 +155,10 @@ def _hide_same_owner(z: Tensor, here: slice, owners: Tensor) -> None:
     first = int(torch.searchsorted(owners, anchors[0]))
     last = int(torch.searchsorted(owners, anchors[-1], right=True))
     z[:, first:last].masked_fill_(anchors[:, None] == owners[first:last], -math.inf)
+
+
+def _on_sphere(margin: Margin, normalise: bool | None) -> bool:
+    return margin.kind != "softmax" if normalise is None else normalise
 
 
 def _margin_at_zero(margin: Margin) -> float:
