@@ -64,6 +64,8 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
     client with one identity normalises by the statistics that it received and hands them on untouched (auto); eval
     does so everywhere, train nowhere.
+
+    Rows of clients that are absent from a round stay as last seen, and push the others all the same.
     """
 
     name: ClassVar[str] = "fedface"
@@ -128,21 +130,21 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         return up, Private(rows=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
-        seen = dict(state.rows)
+        heard: dict[str, ClassEmbeddings] = {}
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
                 if reply.up.rows:
-                    seen[reply.client.name] = reply.up.rows
+                    heard[reply.client.name] = reply.up.rows
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = ModelState(state.model.layout, weighted_mean(models()))
-        return State(model=model, rows=corrected(seen, self.spread_out, server.backbone.device))
+        return State(model=model, rows=corrected(state.rows, heard, self.spread_out, server.backbone.device))
 
-    def spread_out(self, rows: Tensor, owners: Tensor) -> Tensor:  # noqa: ARG002
-        """W - lambda grad reg(W), back on the sphere, once or more often."""
+    def spread_out(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG002
+        """W - lambda grad reg(W), back on the sphere, once or more often, where rows may move."""
         velocity = torch.zeros_like(rows)
         for _ in range(self.steps):
             velocity = self.momentum * velocity + spreadout(rows, self.spread, reduction=self.reduction).gradient
-            rows = F.normalize(rows - self.strength * velocity)
+            rows = torch.where(moving, F.normalize(rows - self.strength * velocity), rows)
         return rows

@@ -56,7 +56,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with
     `regulariser` none and `rows` random). `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins.
 
-    Rows of clients that are absent from a round stay as last seen, push the others and are pushed.
+    Rows of clients that are absent from a round stay as last seen, and push the others all the same.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -105,19 +105,19 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         return up, Private(rows=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
-        seen = dict(state.rows)
+        heard: dict[str, ClassEmbeddings] = {}
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
                 if reply.up.rows:
-                    seen[reply.client.name] = reply.up.rows
+                    heard[reply.client.name] = reply.up.rows
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = ModelState(state.model.layout, weighted_mean(models()))
-        return State(model=model, rows=corrected(seen, self.step, server.backbone.device))
+        return State(model=model, rows=corrected(state.rows, heard, self.step, server.backbone.device))
 
-    def step(self, rows: Tensor, owners: Tensor) -> Tensor:
-        """W - lambda eta grad Reg(W)."""
+    def step(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
+        """W - lambda eta grad Reg(W), where rows may move."""
         regulariser = cosine_regulariser if self.regulariser == "cosine" else softmax_regulariser
         slope = regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
-        return rows - self.strength * (self.lr or self.training.lr) * slope.gradient
+        return rows - self.strength * (self.lr or self.training.lr) * slope.gradient * moving

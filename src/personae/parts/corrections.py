@@ -116,22 +116,30 @@ def spreadout(rows: Tensor, margin: float, *, reduction: Reduction = "sum", bloc
     return Slope(value / terms, _through_unit(rows, gradient.mul_(4 / terms)))
 
 
-def corrected(
-    groups: Mapping[str, ClassEmbeddings], correct: Callable[[Tensor, Tensor], Tensor], device: torch.device
-) -> dict[str, ClassEmbeddings]:
-    """The groups of rows after `correct`, which sees all of them at once with their owners.
+Correction = Callable[[Tensor, Tensor, Tensor], Tensor]  # new rows from the rows, their owners, and which may move
 
-    They are stacked in the order of their names, so that who was seen when plays no part.
+
+def corrected(
+    known: Mapping[str, ClassEmbeddings],
+    heard: Mapping[str, ClassEmbeddings],
+    correct: Correction,
+    device: torch.device,
+) -> dict[str, ClassEmbeddings]:
+    """Everybody's rows after a round: `known` from earlier ones, replaced by those `heard` in this one, then corrected.
+
+    `correct` sees all rows at once, but only those heard move; the rest stay as last seen and push the others all the
+    same. They are stacked in the order of the names, so that who was seen when plays no part.
     """
-    if not groups:
-        return {}
-    names = sorted(groups)
-    rows, owners = stacked([groups[name].rows.to(device) for name in names])
-    moved = correct(rows, owners)
+    groups = dict(sorted({**known, **heard}.items()))
+    if not heard:
+        return groups
+    rows, owners = stacked([group.rows.to(device) for group in groups.values()])
+    moving = torch.tensor([name in heard for name in groups], device=device)[owners, None]
+    moved = correct(rows, owners, moving)
     if not moved.isfinite().all():
         raise Diverged("the corrected class embeddings are not finite; lower the strength of the correction")
-    parts = moved.split([len(groups[name].rows) for name in names])  # type: ignore[no-untyped-call]
-    return {name: ClassEmbeddings(part) for name, part in zip(names, parts, strict=True)}
+    parts = moved.split([len(group.rows) for group in groups.values()])  # type: ignore[no-untyped-call]
+    return {name: ClassEmbeddings(part) for name, part in zip(groups, parts, strict=True)}
 
 
 def stacked(groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
