@@ -1,5 +1,6 @@
 """FedFace beyond its golden case: its ablations, one identity a client, and BatchNorm."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from personae.algorithms import FedFace
-from personae.algorithms.fedface import Private
+from personae.algorithms.fedface import Private, State, Up
+from personae.core.algorithm import ClientInfo, Reply, Server
+from personae.core.backbone import Backbone
+from personae.core.payload import ClassEmbeddings, Count, Scalars
 from personae.core.rng import generator
 from personae.parts.corrections import spreadout
 from personae.runtime.federation import ClientFaces
@@ -92,6 +96,21 @@ def test_spreadout_keeps_apart_what_positive_losses_draw_together(tmp_path: Path
     with_, without = (rehearse(tmp_path / str(strength), strength=strength, **options).run() for strength in (0.1, 0.0))
     after = torch.cat([each.rows for each in with_.checkpoints.finished("fedface").rows.values()])
     assert float(spreadout(after, 1.0).value) < float(spreadout(kept_rows(without), 1.0).value)
+
+
+def test_rows_of_absent_clients_stay_as_last_seen_and_push_all_the_same(backbone: Backbone):
+    """One row turns away from the other, which is not there and does not move, by an angle that is known."""
+    eve, zoe = F.normalize(torch.randn(2, 8, generator=torch.Generator().manual_seed(1))).split(1)
+    zoe = F.normalize(eve + 0.3 * zoe)
+    algorithm, model = FedFace(strength=0.05, spread=1.0), backbone.state()
+    up = Up(model=model, rows=ClassEmbeddings(zoe), samples=Count(3), training=Scalars({}))
+    server = Server(model, backbone, None, None, generator(0), 1, 1)
+    state = State(model=model, rows={"eve": ClassEmbeddings(eve)})
+    found = algorithm.merge(state, iter([Reply(ClientInfo("zoe", 3), up)]), server).rows
+    assert torch.equal(found["eve"].rows, eve)
+    angle = math.acos(float(eve @ zoe.T))
+    slope = 4 * math.cos(angle) * math.sin(angle)  # of cos^2, in the sum in both orders
+    assert float(eve @ found["zoe"].rows.T) == pytest.approx(math.cos(angle + math.atan(0.05 * slope)), abs=1e-6)
 
 
 def test_without_spreadout_no_row_leaves(tmp_path: Path):
