@@ -120,4 +120,4 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         """W - lambda eta grad Reg(W), where rows may move."""
         regulariser = cosine_regulariser if self.regulariser == "cosine" else softmax_regulariser
         slope = regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
-        return rows - self.strength * (self.lr or self.training.lr) * slope.gradient * moving
+        return rows - self.strength * (self.lr or self.training.lr) * moving * slope.gradient

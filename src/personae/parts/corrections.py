@@ -70,7 +70,7 @@ def softmax_regulariser(
         gradient.addmm_(z.T, fixed / total, alpha=scale)  # P'W, with the rows of P summed up to one on the way
     gradient.sub_(vectors, alpha=scale)
     terms = len(rows) if reduction == "mean" else 1
-    return Slope(value / terms, (_through_unit(rows, gradient) if on_sphere else gradient).div_(terms))
+    return Slope(value / terms, (_through_unit(rows, vectors, gradient) if on_sphere else gradient).div_(terms))
 
 
 @torch.no_grad()
@@ -89,10 +89,10 @@ def cosine_regulariser(
     which = torch.arange(len(names), device=rows.device).repeat_interleave(counts)
     sums = vectors.new_zeros(len(names), rows.shape[1]).index_add_(0, which, vectors)
     others = (sums.sum(0) - sums)[which]
-    value = (vectors * others).sum(dtype=torch.float64)
+    value = torch.linalg.vecdot(vectors, others).sum(dtype=torch.float64)
     pairs = len(rows) ** 2 - int(counts.square().sum())
     terms = max(pairs, 1) if reduction == "mean" else 1
-    return Slope(value / terms, (_through_unit(rows, others) if on_sphere else others).div_(terms))
+    return Slope(value / terms, (_through_unit(rows, vectors, others) if on_sphere else others).div_(terms))
 
 
 @torch.no_grad()
@@ -113,7 +113,7 @@ def spreadout(rows: Tensor, margin: float, *, reduction: Reduction = "sum", bloc
         torch.mm(excess, vectors, out=gradient[here])
     terms = max(len(rows) * (len(rows) - 1), 1) if reduction == "mean" else 1
     # Each pair is in the sum twice, and each square gives a factor of two.
-    return Slope(value / terms, _through_unit(rows, gradient.mul_(4 / terms)))
+    return Slope(value / terms, _through_unit(rows, vectors, gradient.mul_(4 / terms)))
 
 
 Correction = Callable[[Tensor, Tensor, Tensor], Tensor]  # new rows from the rows, their owners, and which may move
@@ -174,12 +174,10 @@ def _margin_at_zero(margin: Margin) -> float:
     return {"softmax": 0.0, "cosface": margin.margin, "arcface": 1 - math.cos(margin.margin)}[margin.kind]
 
 
-def _through_unit(rows: Tensor, gradient: Tensor) -> Tensor:
-    """In place: the gradient in w of a function of w/|w|, from the gradient in w/|w|."""
-    lengths = rows.norm(dim=1, keepdim=True).clamp_(min=1e-12)
-    vectors = rows / lengths
-    along = (gradient * vectors).sum(1, keepdim=True)
-    return gradient.addcmul_(along, vectors, value=-1).div_(lengths)
+def _through_unit(rows: Tensor, vectors: Tensor, gradient: Tensor) -> Tensor:
+    """In place: the gradient in the rows of a function of their directions `vectors`, from its gradient in these."""
+    along = torch.linalg.vecdot(gradient, vectors)[:, None]
+    return gradient.addcmul_(along, vectors, value=-1).div_(rows.norm(dim=1, keepdim=True).clamp_(min=1e-12))
 
 
 def _zero(rows: Tensor) -> Tensor:
