@@ -1,5 +1,6 @@
 """FedGC beyond its golden case: who moves, what the paper's baselines are, and the theory on a small problem."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_fixed_class_embeddings_stay_as_they_began(tmp_path: Path):
     assert not any(entry["payload"] == "ClassEmbeddings" for entry in run.notebook.books["ledger"])
 
 
-@pytest.mark.parametrize("options", [{"strength": -1.0}, {"lr": 0.0}, {"fixed": True}])
+@pytest.mark.parametrize("options", [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"fixed": True}])
 def test_impossible_options_are_refused(options: dict[str, Any]):
     with pytest.raises(ValueError, match=r"must|cannot"):
         FedGC(**options)

@@ -8,6 +8,7 @@ server: theta <- sum_i n_i theta_i / sum_i n_i
         W <- W - lambda grad reg(W), the spreadout regulariser (Eq. 9), each row of length one again
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -86,8 +87,8 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     def __post_init__(self) -> None:
         if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
             raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
-        if self.strength < 0 or self.steps < 1 or not 0 <= self.momentum < 1:
-            raise ValueError("strength must not be negative, steps at least 1, and momentum in [0, 1)")
+        if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
+            raise ValueError("strength must be finite and not negative, steps at least 1, and momentum in [0, 1)")
         if self.fixed and self.strength:
             raise ValueError("fixed class embeddings cannot be spread out: set strength = 0 or fixed = false")
 

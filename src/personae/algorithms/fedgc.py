@@ -7,6 +7,7 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
         W <- W - lambda eta grad Reg(W), over the rows of all clients as last seen
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -73,8 +74,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     rows: Beginning = "mean"
 
     def __post_init__(self) -> None:
-        if self.strength < 0 or (self.lr is not None and self.lr <= 0):
-            raise ValueError("strength must not be negative, and lr must be positive")
+        if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
+            raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
         if self.fixed and self.regulariser != "none":
             raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
 

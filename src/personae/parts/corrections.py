@@ -109,7 +109,7 @@ def spreadout(rows: Tensor, margin: float, *, reduction: Reduction = "sum", bloc
         excess = torch.mm(vectors[here], vectors.T, out=cosines[: len(vectors[here])])
         excess.sub_(1 - margin).clamp_(min=0)  # max(0, v - d)
         excess[:, here].diagonal().zero_()
-        value += torch.linalg.vector_norm(excess, dtype=torch.float64).square()
+        value += torch.linalg.vecdot(excess, excess).sum(dtype=torch.float64)
         torch.mm(excess, vectors, out=gradient[here])
     terms = max(len(rows) * (len(rows) - 1), 1) if reduction == "mean" else 1
     # Each pair is in the sum twice, and each square gives a factor of two.
