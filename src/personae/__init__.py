@@ -1,6 +1,6 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import ALGORITHMS, Central, FedPE, Pretrain
+from personae.algorithms import ALGORITHMS, Central, FedFace, FedGC, FedPE, Pretrain
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -45,6 +45,8 @@ __all__ = [
     "Engine",
     "Experiment",
     "FaceSet",
+    "FedFace",
+    "FedGC",
     "FedPE",
     "Federation",
     "Firewall",

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from personae.core.payload import KINDS, ClassEmbeddings
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.store import PrivateStore
-from toys import NAMES, Dropping, Rehearsal, Reversed, quickly, stage_of
+from personae.runtime.transport import Answer, Failure, Transport
+from toys import NAMES, Dropping, Rehearsal, Relay, Reversed, quickly, stage_of
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 federated = pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.federated])
@@ -346,6 +347,52 @@ def test_rows_planted_in_private_state_are_found_in_nothing_that_leaves(tmp_path
     for up in watch.ups:
         arrived = wire.decode(type(up), wire.from_bytes(content(up)), layout)
         assert not found_in(arrived, torch.stack(secrets))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in ALGORITHMS.items() if "ClassEmbeddings" in kind.types.down.payloads().values()]
+)
+def test_a_client_receives_its_own_rows_and_nobody_elses(tmp_path: Path, name: str):
+    """Sentinel rows planted with every client, over three rounds: all that the others send or get is in no `Down`."""
+    rehearse(tmp_path / "first", name, rounds=1).run()
+    run = rehearse(tmp_path / "second", name, rounds=3)
+    layout = run.federation.backbone().layout
+    held: dict[str, list[Tensor]] = {client: [] for client in NAMES}
+    for index, client in enumerate(NAMES):
+        kept = PrivateStore.of(tmp_path / "first" / "private", client).load(
+            name, ALGORITHMS[name].types.private, layout
+        )
+        source = torch.Generator().manual_seed(index)
+        sentinel = dataclasses.replace(kept, rows=torch.randn(kept.rows.shape, generator=source))
+        PrivateStore.of(tmp_path / "second" / "private", client).save(name, 0, sentinel)
+        held[client].append(sentinel.rows)
+    transport = Listening(SameProcess(run.federation))
+    run.run(transport)
+    for answer in transport.answers:
+        if isinstance(answer, Answer) and isinstance(answer.message, ALGORITHMS[name].types.up):
+            held[answer.client.name].append(answer.message.rows.rows)
+    for request in transport.requests:
+        if request.down.rows is not None:
+            held[request.client.name].append(request.down.rows.rows)
+    assert all(len(rows) >= 1 + 3 + 2 for rows in held.values())  # planted, sent, received
+    for request in transport.requests:
+        others = torch.cat([rows for client in NAMES if client != request.client.name for rows in held[client]])
+        arrived = wire.decode(type(request.down), wire.from_bytes(content(request.down)), layout)
+        assert not found_in(arrived, others)
+        if request.round > 1:
+            assert found_in(arrived, torch.cat(held[request.client.name]))
+
+
+class Listening(Relay):
+    """Notes the answers, too."""
+
+    def __init__(self, inner: Transport) -> None:
+        super().__init__(inner)
+        self.answers: list[Answer | Failure] = []
+
+    def tamper(self, answers: Sequence[Answer | Failure]) -> Sequence[Answer | Failure]:
+        self.answers += answers
+        return answers
 
 
 def test_the_search_for_sentinels_finds_what_is_there():

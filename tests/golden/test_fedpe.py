@@ -1,108 +1,32 @@
-"""FedPE worked by hand: two clients, a linear network, every formula written out in float64."""
+"""FedPE worked by hand."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from byhand import MARGIN, SCALE, LinearPlan, Pair, client, training
 from personae.algorithms import FedPE
 from personae.algorithms.fedpe import State, Up
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.rng import generator
-from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
-from personae.runtime.federation import ClientFaces
 from personae.runtime.store import PrivateStore
-from toys import Crowd, Faces, Rehearsal, TinyPlan, random_faces, stage_of
-
-LR, MOMENTUM, DECAY, SCALE, MARGIN = 0.1, 0.9, 0.01, 8.0, 0.3
-SIZES = {"ann": (2, 2), "bob": (3, 3)}  # people, images of each: 4 and 9 images
-
-
-@dataclass(frozen=True)
-class LinearPlan:
-    """Pixels times a matrix."""
-
-    embedding: int = 3
-
-    def build(self, generator: torch.Generator | None = None) -> nn.Module:
-        module = nn.Sequential(nn.Flatten(), nn.Linear(2 * 2 * 3, self.embedding, bias=False))
-        nn.init.normal_(module[1].weight, std=0.5, generator=generator)
-        return module
-
-
-@dataclass(frozen=True)
-class Pair(Crowd):
-    clients: tuple[str, ...] = ("ann", "bob")
-
-    def of(self, client: str) -> ClientFaces:
-        people, images = SIZES[client]
-        faces = random_faces(people, people, images, side=2)
-        return ClientFaces(faces, faces, faces)
-
-
-def inputs(faces: Faces) -> np.ndarray:
-    """Channel by channel, row by row, in [-1, 1]."""
-    return faces.pixels.numpy().transpose(0, 3, 1, 2).reshape(len(faces), -1) / 127.5 - 1
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def through_unit(rows: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The gradient at x of a function of x/|x|."""
-    direction = unit(rows)
-    along = (slope * direction).sum(1, keepdims=True)
-    return (slope - along * direction) / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def cosface(x: np.ndarray, labels: np.ndarray, theta: np.ndarray, rows: np.ndarray):
-    """Loss, gradient in theta, gradient in the rows."""
-    features = x @ theta.T
-    target = np.eye(len(rows))[labels]
-    logits = SCALE * (unit(features) @ unit(rows).T - MARGIN * target)
-    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    loss = -np.log(shares[target == 1]).mean()
-    slope = SCALE * (shares - target) / len(x)
-    in_features = through_unit(features, slope @ unit(rows))
-    return loss, in_features.T @ x, through_unit(rows, slope.T @ unit(features))
-
-
-def client(faces: Faces, theta: np.ndarray, rows: np.ndarray | None, steps: int):
-    """A client's round: full batches, momentum from rest; gives theta_k, W_k and the mean loss."""
-    x, labels = inputs(faces), faces.labels.numpy()
-    if rows is None:  # each person's mean direction
-        rows = unit(np.stack([unit(x @ theta.T)[labels == person].sum(0) for person in range(faces.classes)]))
-    speed_theta, speed_rows, losses = np.zeros_like(theta), np.zeros_like(rows), []
-    for _ in range(steps):
-        loss, in_theta, in_rows = cosface(x, labels, theta, rows)
-        speed_theta = MOMENTUM * speed_theta + in_theta + DECAY * theta
-        speed_rows = MOMENTUM * speed_rows + in_rows + DECAY * rows
-        theta, rows = theta - LR * speed_theta, rows - LR * speed_rows
-        losses.append(loss)
-    return theta, rows, np.mean(losses)
+from toys import Rehearsal, TinyPlan, stage_of
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, weighting: str, steps: int):
-    training = LocalSGD(
-        lr=LR,
-        momentum=MOMENTUM,
-        weight_decay=DECAY,
-        batch_size=64,
-        iterations=steps,
-        augmentation=Augmentation(flip=False, shift=0, colour=0.0),
-    )
     algorithm = FedPE(
-        margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN), training=training, weighting=weighting, rows="mean"
+        margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
+        training=training(steps),
+        weighting=weighting,
+        rows="mean",
     )
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Pair(), network=LinearPlan(), benchmarks=())
     start = run.federation.backbone()

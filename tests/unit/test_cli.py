@@ -356,7 +356,11 @@ def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
     assert personae("disclose", "--markdown").out == page
     up = [row for row in json.loads(personae("disclose", "--json").out) if row["direction"] == "up"]
     assert {row["payload"] for row in up if row["algorithm"] == "fedpe"} == {"ModelState", "Count", "Scalars"}
-    assert "pools the faces" in personae("disclose").out
+    for name in ("fedgc", "fedface"):
+        assert {row["payload"] for row in up if row["algorithm"] == name} >= {"ModelState", "ClassEmbeddings"}
+    told = " ".join(personae("disclose").out.split())
+    assert "pools the faces" in told
+    assert "fedgc sends class embeddings: a biometric template of each person leaves the client" in told
 
 
 def test_the_doctor_measures_and_advises(personae: Personae, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from personae import ConfigError, FedPE, load_experiment
 from personae.experiment.config import parse_experiment
 
+RECIPES = Path(__file__).parents[2] / "recipes"
+
 MINIMAL: dict[str, Any] = {
     "name": "minimal",
     "data": {"private": {"identities": 10}},
@@ -169,4 +171,26 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes,
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.toml")), ids=lambda path: str(path.relative_to(RECIPES)))
+def test_every_recipe_can_be_read(path: Path) -> None:
+    assert load_experiment(path).recipe
+
+
+def test_the_correction_of_fedgc_and_its_baselines_are_told_apart_in_a_recipe() -> None:
+    stages = {stage.name: stage.algorithm for stage in load_experiment(RECIPES / "fedgc" / "regularisers.toml").recipe}
+    assert [stages[name].regulariser for name in ("fedpe", "fixed", "fedcos", "fedgc")] == [
+        "none",
+        "none",
+        "cosine",
+        "softmax",
+    ]
+
+
+def test_impossible_options_of_an_algorithm_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(TEXT.replace('name = "fedpe"', 'name = "fedface", fixed = true'))
+    with pytest.raises(ConfigError, match="fixed class embeddings cannot be spread out"):
         load_experiment(path)

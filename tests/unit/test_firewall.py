@@ -21,12 +21,12 @@ def up(backbone: Backbone) -> Up:
     return Up(model=backbone.state(), samples=Count(5), training=Scalars({"loss": 1.0}))
 
 
-def test_an_ordinary_update_passes(up: Up, layout: Layout):
-    assert Firewall().problem(up, layout) is None
+def test_an_ordinary_update_passes(up: Up, backbone: Backbone):
+    assert Firewall().problem(up, backbone) is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, layout: Layout, value: float):
+def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, backbone: Backbone, value: float):
     @dataclass(frozen=True, kw_only=True)
     class Embedded(Message):
         rows: ClassEmbeddings
@@ -34,26 +34,38 @@ def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, layout
     flat = up.model.flat.clone()
     flat[-1] = value
     firewall = Firewall()
-    bad = replace(up, model=ModelState(layout, flat))
-    assert firewall.problem(bad, layout) == "ModelState holds values that are not finite"
+    bad = replace(up, model=ModelState(backbone.layout, flat))
+    assert firewall.problem(bad, backbone) == "ModelState holds values that are not finite"
     bad = replace(up, training=Scalars({"loss": 1.0, "other": value}))
-    assert firewall.problem(bad, layout) == "Scalars holds values that are not finite"
+    assert firewall.problem(bad, backbone) == "Scalars holds values that are not finite"
     rows = Embedded(rows=ClassEmbeddings(torch.full((2, 8), value)))
-    assert firewall.problem(rows, layout) == "ClassEmbeddings holds values that are not finite"
+    assert firewall.problem(rows, backbone) == "ClassEmbeddings holds values that are not finite"
+
+
+@pytest.mark.parametrize("firewall", [Firewall(), Firewall(enabled=False)])
+def test_class_embeddings_of_another_width_are_refused(backbone: Backbone, firewall: Firewall):
+    @dataclass(frozen=True, kw_only=True)
+    class Embedded(Message):
+        rows: ClassEmbeddings
+
+    assert firewall.problem(Embedded(rows=ClassEmbeddings(torch.ones(2, 8))), backbone) is None
+    other = Embedded(rows=ClassEmbeddings(torch.ones(2, 7)))
+    assert firewall.problem(other, backbone) == "its class embeddings hold 7 numbers, the network gives 8"
 
 
 @pytest.mark.parametrize("count", [0, -1, -(10**9), 100_000_001, 10**400])
-def test_absurd_counts_are_refused(up: Up, layout: Layout, count: int):
-    assert Firewall().problem(replace(up, samples=Count(count)), layout) == f"it claims {count} samples"
+def test_absurd_counts_are_refused(up: Up, backbone: Backbone, count: int):
+    assert Firewall().problem(replace(up, samples=Count(count)), backbone) == f"it claims {count} samples"
 
 
 @pytest.mark.parametrize("firewall", [Firewall(), Firewall(enabled=False)])
 def test_models_of_another_network_are_refused_even_where_it_is_switched_off(
-    up: Up, layout: Layout, firewall: Firewall
+    up: Up, backbone: Backbone, firewall: Firewall
 ):
     def problem(other: Layout) -> str | None:
-        return firewall.problem(replace(up, model=ModelState(other, up.model.flat)), layout)
+        return firewall.problem(replace(up, model=ModelState(other, up.model.flat)), backbone)
 
+    layout = backbone.layout
     assert problem(layout) is None
     renamed = replace(layout, names=("other", *layout.names[1:]))
     assert problem(renamed) == "its model is of another network: 1 entries are missing, 0.weight first"
@@ -99,9 +111,9 @@ def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
     assert measure.samples == 5
 
 
-def test_switched_off_it_lets_values_pass(up: Up, layout: Layout):
+def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone):
     off = Firewall(enabled=False)
-    assert off.problem(replace(up, samples=Count(-1)), layout) is None
+    assert off.problem(replace(up, samples=Count(-1)), backbone) is None
     assert off.outliers(measures(a=1.0, b=1.0, c=1e9)) == {}
 
 

@@ -246,3 +246,26 @@ def test_reduced_precision_stays_close_and_keeps_float32_weights(backbone: Backb
     moved = (ends["float32"] - start.flat[: backbone.layout.trainable_size]).norm()
     assert ends["bfloat16"].dtype == torch.float32
     assert 0 < (ends["bfloat16"] - ends["float32"]).norm() < 0.1 * moved
+
+
+def test_frozen_statistics_are_used_and_left_as_they_are(backbone: Backbone):
+    """The loss sees the network as in evaluation, one image is enough, and all that is trained moves."""
+    faces = random_faces(2, 1, 1)
+    start = backbone.state()
+    views = backbone.layout.views(backbone.flat)
+    views["1.running_mean"].fill_(0.3)
+    views["1.running_var"].fill_(2.0)
+    before = {name: view.clone() for name, view in views.items()}
+    expected = backbone.module.eval()(normalise(faces.pixels)).square().mean()
+    sgd = LocalSGD(iterations=1, batch_size=4, augmentation=PLAIN)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        return backbone.module(batch.images).square().mean()
+
+    fit = sgd.fit(backbone, [], faces, loss, torch.Generator(), frozen_statistics=True)
+    assert fit.loss == pytest.approx(float(expected.detach()), rel=1e-6)
+    moved = {name for name, view in views.items() if not torch.equal(view, before[name])}
+    assert moved == set(backbone.layout.names[: backbone.layout.trainable])
+    backbone.load(start)
+    with pytest.raises(DataError, match="BatchNorm"):
+        sgd.fit(backbone, [], faces, loss, torch.Generator())

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from personae.parts.margins import Margin
+from personae.parts.margins import Margin, positive_hinge
 
 KINDS = [
     Margin(kind="softmax"),
@@ -184,3 +184,22 @@ def test_experiment_files_are_validated() -> None:
         margins.validate_python({"scale": -1})
     with pytest.raises(ValidationError, match="sclae"):
         margins.validate_python({"sclae": 30})
+
+
+def test_positive_hinge_written_out() -> None:
+    """Eq. 7 of FedFace, one sample at a time: the cosine to its own class alone."""
+    features, rows, labels = batch()
+    x, w = features.numpy(), rows.numpy()
+    terms = []
+    for sample, label in zip(x, labels.tolist(), strict=True):
+        cosine = sample @ w[label] / math.sqrt(float(sample @ sample) * float(w[label] @ w[label]))
+        terms.append(max(0.0, 0.6 - cosine) ** 2)
+    assert 0 < sum(term > 0 for term in terms) < len(terms)
+    assert positive_hinge(features, rows, labels, 0.6).item() == pytest.approx(np.mean(terms), abs=1e-12)
+
+
+def test_gradcheck_of_the_positive_hinge() -> None:
+    features, rows, labels = batch()
+    features.requires_grad_()
+    rows.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, w: positive_hinge(x, w, labels, 0.6), (features, rows))

@@ -1,10 +1,12 @@
 """The algorithms by name: one file each, both halves on one page."""
 
 from personae.algorithms.central import Central
+from personae.algorithms.fedface import FedFace
+from personae.algorithms.fedgc import FedGC
 from personae.algorithms.fedpe import FedPE
 from personae.algorithms.pretrain import Pretrain
 from personae.core.algorithm import AnyAlgorithm
 
-ALGORITHMS: dict[str, type[AnyAlgorithm]] = {kind.name: kind for kind in (Pretrain, FedPE, Central)}
+ALGORITHMS: dict[str, type[AnyAlgorithm]] = {kind.name: kind for kind in (Pretrain, FedPE, FedGC, FedFace, Central)}
 
-__all__ = ["ALGORITHMS", "Central", "FedPE", "Pretrain"]
+__all__ = ["ALGORITHMS", "Central", "FedFace", "FedGC", "FedPE", "Pretrain"]

@@ -90,18 +90,20 @@ class LocalSGD:
         *,
         velocity: Tensor | None = None,
         part: tuple[int, int] = (0, 1),
+        frozen_statistics: bool = False,
     ) -> Fit:
         """Train the backbone and the `others` (class embeddings, say) in place.
 
         `velocity` is the momentum to go on with (none: from rest). `part` (i, n) says that this is the i-th of n
-        equal parts of one schedule.
+        equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by the statistics that it came with
+        and leaves them as they are; its scale and shift are trained all the same.
         """
         device = backbone.device
-        _require_enough(len(samples), self.batch_size, backbone.module)
+        _require_enough(len(samples), self.batch_size, backbone.module, frozen_statistics)
         optimiser = _SGD([(backbone.weights, backbone.gradient), *map(_with_gradient, others)], self, velocity)
         steps = self.steps(len(samples))
         total, checked = torch.zeros((), device=device), 0.0
-        with _training(backbone.module):
+        with _training(backbone.module, frozen_statistics):
             for step, positions in zip(range(steps), _batches(len(samples), self.batch_size, generator), strict=False):
                 images = self.augmentation(samples.images(positions).to(device), generator)
                 batch = Batch(images, samples.labels[positions].to(device))
@@ -166,11 +168,15 @@ def _with_gradient(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor, tensor.grad
 
 
-def _require_enough(count: int, batch_size: int, module: nn.Module) -> None:
+def _batch_norms(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+
+
+def _require_enough(count: int, batch_size: int, module: nn.Module, frozen_statistics: bool) -> None:
     if not count:
         raise DataError("there is no image to train on; give every client at least one")
     smallest = count // math.ceil(count / batch_size)
-    if smallest == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+    if smallest == 1 and not frozen_statistics and _batch_norms(module):
         raise DataError(
             f"of {count} images in batches of {batch_size}, one would stand alone: too few for a network with "
             "BatchNorm; merge clients, set a batch_size of at least 3, or choose a network without"
@@ -178,9 +184,11 @@ def _require_enough(count: int, batch_size: int, module: nn.Module) -> None:
 
 
 @contextmanager
-def _training(module: nn.Module) -> Iterator[None]:
+def _training(module: nn.Module, frozen_statistics: bool) -> Iterator[None]:
     """Training mode inside, evaluation mode after."""
     module.train()
+    for layer in _batch_norms(module) if frozen_statistics else ():
+        layer.eval()
     try:
         yield
     finally:

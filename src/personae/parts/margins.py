@@ -72,3 +72,13 @@ class Margin:
         past_pi = cosine < -math.cos(self.margin)
         turned = torch.where(past_pi, cosine - self.margin * math.sin(self.margin), turned)
         return cosine + (turned - cosine).detach() if self.straight_through else turned
+
+
+def positive_hinge(features: Tensor, rows: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """The squared hinge of FedFace (Eq. 7), mean over the batch: max(0, m - cos(x, w_y))^2, with m the `margin`.
+
+    It knows no negatives: features are drawn to their class until the cosine is m.
+    """
+    precision = torch.promote_types(features.dtype, torch.float32)
+    cosine = F.cosine_similarity(features.to(precision), rows.to(precision)[labels])
+    return F.relu(margin - cosine).square().mean()

@@ -16,6 +16,12 @@ nothing but the payload kinds below, and each algorithm declares which of them i
 What this proves is which channels exist. It does not prove that an update says nothing about the faces it was computed
 from: weights and class embeddings can leak information about training data.
 
+A class embedding (`ClassEmbeddings`) is a biometric template: the direction in which a network puts one person's faces.
+Whoever holds it and the network can recognise that person in other images, link the person across databases, and
+reconstruct a likeness of the face. Where it goes up, the server learns it; where it comes down, a client gets back its
+own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
+may hold the templates of everybody who takes part.
+
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
 
@@ -51,7 +57,7 @@ def warning(algorithm: type[AnyAlgorithm]) -> str | None:
     if algorithm.pools_faces:
         return f"{algorithm.name} pools the faces of all clients in one place: it is a comparison, not a private method"
     if ClassEmbeddings.__name__ in sends(algorithm):
-        return f"{algorithm.name} sends class embeddings: one vector about each person leaves the client"
+        return f"{algorithm.name} sends class embeddings: a biometric template of each person leaves the client"
     return None
 
 

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from personae.core.backbone import Backbone
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import Count, ModelState, Payload
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,13 @@ class Firewall:
         if self.norm_multiple <= 1 or self.samples_multiple <= 1 or self.max_samples < 1:
             raise ValueError("norm_multiple and samples_multiple must exceed 1, and max_samples must be positive")
 
-    def problem(self, update: Message, layout: Layout) -> str | None:
+    def problem(self, update: Message, backbone: Backbone) -> str | None:
         """What is wrong with this update on its own, in one phrase."""
         for payload in _payloads(update):
-            if isinstance(payload, ModelState) and payload.layout != layout:
-                return _difference(payload.layout, layout)
+            if isinstance(payload, ModelState) and payload.layout != backbone.layout:
+                return _difference(payload.layout, backbone.layout)
+            if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
+                return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
             if not self.enabled:
                 continue
             if not all(_finite(tensor) for tensor in payload.tensors):

@@ -1,0 +1,151 @@
+"""FedFace: one identity a client, class embeddings that the server spreads out (Aggarwal, Zhou and Jain, Algorithm 1).
+
+client: w_i <- mean of f_theta over its own faces, of length one, when it first takes part (Eq. 6)
+server: send theta, and to client i its own w_i
+client: theta_i, w_i <- SGD on the positive loss max(0, m - w_i' f(x))^2 (Eq. 7), from theta and w_i
+        send theta_i, w_i of length one, and n_i
+server: theta <- sum_i n_i theta_i / sum_i n_i
+        W <- W - lambda grad reg(W), the spreadout regulariser (Eq. 9), each row of length one again
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.corrections import Reduction, corrected, spreadout
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin, positive_hinge
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    rows: dict[str, ClassEmbeddings]  # w_i of every client seen so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    rows: ClassEmbeddings | None  # the client's own w_i, spread out; None before the server has seen it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(LocalState):
+    rows: Tensor  # w_i as the client last had it, for as long as the server knows none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_i
+    rows: ClassEmbeddings | None  # w_i; it stays with the client where nothing is spread out
+    samples: Count  # n_i
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFace(Algorithm[State, Down, Private, Up]):
+    """Federated averaging over clients that hold one identity each and see no negatives.
+
+    `hinge`: m, the margin of the positive loss. `margin`: the local loss of a client with more than one identity, which
+    has negatives of its own. `strength`: lambda; 0 for no spreadout, and positive-only averaging is what remains.
+    `spread`: v, the margin of the spreadout as a cosine distance; the paper does not say, the authors' code has 0.7.
+    `steps`, `momentum`: how often the server steps in a round, and its momentum, from rest in every round; Algorithm 1
+    takes one plain step, the authors' code ten with 0.9. `reduction`: the sum of Eq. 9, or the mean of the authors'
+    code. `rows`: how w_i begins, mean as in Eq. 6 or random. `fixed`: class embeddings stay as they began, with `rows`
+    random one of the paper's baselines. `weighting`: by samples, n_i as above, or uniform.
+
+    `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
+    client with one identity normalises by the statistics that it received and hands them on untouched (auto); eval
+    does so everywhere, train nowhere.
+
+    Rows of clients that are absent from a round stay as last seen, and push the others all the same.
+    """
+
+    name: ClassVar[str] = "fedface"
+
+    hinge: float = 0.9
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    strength: float = 10.0
+    spread: float = 0.7
+    steps: int = 1
+    momentum: float = 0.0
+    reduction: Reduction = "sum"
+    rows: Beginning = "mean"
+    fixed: bool = False
+    weighting: Weighting = "samples"
+    batch_norm: Literal["auto", "eval", "train"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
+            raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
+        if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
+            raise ValueError("strength must be finite and not negative, steps at least 1, and momentum in [0, 1)")
+        if self.fixed and self.strength:
+            raise ValueError("fixed class embeddings cannot be spread out: set strength = 0 or fixed = false")
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial, rows={})
+
+    def send(self, state: State, client: ClientInfo) -> Down:
+        return Down(model=state.model, rows=state.rows.get(client.name))
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        known = down.rows or private
+        if known:
+            rows = known.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        alone = client.train.classes == 1
+
+        def loss(batch: Batch) -> Tensor:
+            features = module(batch.images)
+            if alone:
+                return positive_hinge(features, rows, batch.labels, self.hinge)
+            return self.margin.loss(features, rows, batch.labels)
+
+        fit = self.training.fit(
+            client.backbone,
+            [] if self.fixed else [rows],
+            client.train,
+            loss,
+            client.generator,
+            frozen_statistics=self.batch_norm == "eval" or (self.batch_norm == "auto" and alone),
+        )
+        rows = F.normalize(rows)
+        up = Up(
+            model=client.backbone.state(),
+            rows=ClassEmbeddings(rows) if self.strength else None,
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss}),
+        )
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
+        heard: dict[str, ClassEmbeddings] = {}
+
+        def models() -> Iterator[tuple[Tensor, float]]:
+            for reply in replies:
+                if reply.up.rows:
+                    heard[reply.client.name] = reply.up.rows
+                yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
+
+        model = ModelState(state.model.layout, weighted_mean(models()))
+        return State(model=model, rows=corrected(state.rows, heard, self.spread_out, server.backbone.device))
+
+    def spread_out(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG002
+        """W - lambda grad reg(W), back on the sphere, once or more often, where rows may move."""
+        velocity = torch.zeros_like(rows)
+        for _ in range(self.steps):
+            velocity = self.momentum * velocity + spreadout(rows, self.spread, reduction=self.reduction).gradient
+            rows = torch.where(moving, F.normalize(rows - self.strength * velocity), rows)
+        return rows

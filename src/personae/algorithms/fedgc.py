@@ -1,0 +1,124 @@
+"""FedGC: FedPE whose server corrects the gradients of the class embeddings (Niu and Deng, Algorithm 1).
+
+server: send theta, and to client k its own W_k
+client: theta_k, W_k <- SGD on the margin loss of its own faces, from theta and W_k
+        send theta_k, W_k and n_k
+server: theta <- sum_k n_k theta_k / sum_k n_k
+        W <- W - lambda eta grad Reg(W), over the rows of all clients as last seen
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.corrections import Reduction, corrected, cosine_regulariser, softmax_regulariser
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    rows: dict[str, ClassEmbeddings]  # W_k of every client seen so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    rows: ClassEmbeddings | None  # the client's own W_k, corrected; None before the server has seen it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(LocalState):
+    rows: Tensor  # W_k as the client last had it, for as long as the server knows none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_k
+    rows: ClassEmbeddings | None  # W_k; it stays with the client where there is no regulariser
+    samples: Count  # n_k
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGC(Algorithm[State, Down, Private, Up]):
+    """Federated averaging with class embeddings that the server pushes apart across clients.
+
+    `regulariser`: Reg, the softmax regulariser (Eq. 5) in the form of `margin`; cosine is the paper's FedCos, none its
+    FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training`, as in Algorithm 1. `reduction`:
+    whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products of the rows,
+    by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with
+    `regulariser` none and `rows` random). `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins.
+
+    Rows of clients that are absent from a round stay as last seen, and push the others all the same.
+    """
+
+    name: ClassVar[str] = "fedgc"
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    regulariser: Literal["softmax", "cosine", "none"] = "softmax"
+    strength: float = 20.0
+    lr: float | None = None
+    reduction: Reduction = "sum"
+    normalise: bool | None = None
+    fixed: bool = False
+    weighting: Weighting = "samples"
+    rows: Beginning = "mean"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
+            raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
+        if self.fixed and self.regulariser != "none":
+            raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial, rows={})
+
+    def send(self, state: State, client: ClientInfo) -> Down:
+        return Down(model=state.model, rows=state.rows.get(client.name))
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        known = down.rows or private
+        if known:
+            rows = known.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+
+        def loss(batch: Batch) -> Tensor:
+            return self.margin.loss(module(batch.images), rows, batch.labels)
+
+        fit = self.training.fit(client.backbone, [] if self.fixed else [rows], client.train, loss, client.generator)
+        up = Up(
+            model=client.backbone.state(),
+            rows=None if self.regulariser == "none" else ClassEmbeddings(rows),
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss}),
+        )
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
+        heard: dict[str, ClassEmbeddings] = {}
+
+        def models() -> Iterator[tuple[Tensor, float]]:
+            for reply in replies:
+                if reply.up.rows:
+                    heard[reply.client.name] = reply.up.rows
+                yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
+
+        model = ModelState(state.model.layout, weighted_mean(models()))
+        return State(model=model, rows=corrected(state.rows, heard, self.step, server.backbone.device))
+
+    def step(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
+        """W - lambda eta grad Reg(W), where rows may move."""
+        regulariser = cosine_regulariser if self.regulariser == "cosine" else softmax_regulariser
+        slope = regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
+        return rows - self.strength * (self.lr or self.training.lr) * moving * slope.gradient
