@@ -2,10 +2,12 @@
 
 Unit vectors are rounded to multiples of 2^-26, which is about what float32 resolves. Every product of two components is
 then a multiple of 2^-52, and every partial sum of products is at most about one (Cauchy-Schwarz), so float64 holds all
-of them without rounding: the order of summation, which differs between kernels, cannot show.
+of them without rounding: the order of summation, which differs between kernels, cannot show. The score is that sum,
+rounded once to float32.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -35,3 +37,25 @@ def blocks(rows: int, columns: int) -> Iterator[slice]:
     height = max(1, BLOCK_SCORES // max(1, columns))
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
+
+
+def screening_error(dimensions: int) -> float:
+    """How far the product of two rows in plain float32 arithmetic can be from their score, whatever the kernel.
+
+    With u = 2^-24, each component is off by u of itself once it is float32, each of the products and of the additions
+    by u of its result, and the score by u of itself. Sums of absolute products of unit rows are at most one, so that is
+    (3 + 1 + n + 1) u in n dimensions; 16 u more pay for terms of the order of n^2 u^2 (up to n = 8000; they grow
+    with n beyond, hence the factor), for lengths that the grid makes a hair longer than one, and for underflow.
+    """
+    return (dimensions + 21) * 2.0**-24 * (1 + dimensions * 2.0**-22)
+
+
+@contextmanager
+def plain_float32() -> Iterator[None]:
+    """Products of float32 matrices are really computed in float32, even where the user allows faster formats."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

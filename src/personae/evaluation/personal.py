@@ -35,9 +35,9 @@ def evaluate_client(embedder: Embedder, train: Samples, test: Samples, fars: Seq
         return {}
     probes = embed(embedder, test)
     metrics: dict[str, float] = {}
-    scores = all_pairs(probes, test.labels)
-    if len(scores.genuine) and len(scores.impostor):
-        metrics = {tar_name(far): tar for far, tar in tar_at_far(scores, fars).items()}
+    pairs = all_pairs(probes, test.labels)
+    if pairs.genuine_pairs and pairs.impostor_pairs:
+        metrics = {tar_name(far): tar for far, tar in tar_at_far(pairs, fars).items()}
     known = torch.unique(train.labels)
     if len(known) > 1:
         gallery = class_means(embed(embedder, train), train.labels, train.classes)

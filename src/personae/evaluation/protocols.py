@@ -7,18 +7,9 @@ from torch import Tensor
 
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
+from personae.evaluation.curves import Curve, Histogram, sweep
 from personae.evaluation.identification import rank_one
-from personae.evaluation.verification import (
-    Curve,
-    Histogram,
-    Pairs,
-    all_pairs,
-    histogram,
-    roc,
-    tar_at_far,
-    tar_name,
-    ten_fold,
-)
+from personae.evaluation.verification import Pairs, all_pairs, tar_at_far, tar_name, ten_fold
 
 
 @dataclass(frozen=True)
@@ -28,6 +19,8 @@ class BenchmarkResult:
     metrics: dict[str, float]
     roc: Curve
     histogram: Histogram
+    eer: float
+    auc: float
     genuine_pairs: int
     impostor_pairs: int
 
@@ -47,11 +40,14 @@ class Benchmark:
         if self.pairs is not None:
             folds = ten_fold(vectors[self.pairs.left], vectors[self.pairs.right], self.pairs.same)
             metrics |= {"accuracy": folds.accuracy, "accuracy_std": folds.deviation}
-        scores = all_pairs(vectors, labels)
-        metrics |= {tar_name(far): tar for far, tar in tar_at_far(scores, self.fars).items()}
+        pairs = all_pairs(vectors, labels)
+        metrics |= {tar_name(far): tar for far, tar in tar_at_far(pairs, self.fars).items()}
         gallery = first_of_each(labels)
         metrics["rank1"] = rank_one(vectors[gallery], labels[gallery], vectors[~gallery], labels[~gallery])
-        return BenchmarkResult(metrics, roc(scores), histogram(scores), len(scores.genuine), len(scores.impostor))
+        found = sweep(pairs)
+        return BenchmarkResult(
+            metrics, found.roc, found.histogram, found.eer, found.auc, pairs.genuine_pairs, pairs.impostor_pairs
+        )
 
 
 def first_of_each(labels: Tensor) -> Tensor:

@@ -1,0 +1,131 @@
+"""All comparisons between two sets of images, tile by tile, so that nobody has to hold them all."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from personae.evaluation.exact import unit_on_grid
+
+ROWS, COLUMNS = 256, 4096  # of a tile: large enough for a fast product, small enough to stay in the cache
+RESCORED = 4096  # pairs at a time
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some rows against some columns; one that is not mixed holds impostor pairs alone."""
+
+    rows: slice
+    columns: slice
+    mixed: bool
+
+
+class Crossing:
+    """Every row against every column; of a set with itself, every unordered pair of different images.
+
+    Both sides are sorted by identity, so that the genuine pairs of neighbouring rows lie in one stretch of columns, and
+    all other tiles need no look at the labels.
+    """
+
+    def __init__(self, rows: Tensor, row_labels: Tensor, other: tuple[Tensor, Tensor] | None = None) -> None:
+        self.rows, self.row_labels = _by_identity(rows, row_labels)
+        self.unordered = other is None
+        self.columns, self.column_labels = (self.rows, self.row_labels) if other is None else _by_identity(*other)
+        self.genuine_pairs, self.impostor_pairs = self._count()
+
+    def tiles(self) -> Iterator[Tile]:
+        """Every pair is in exactly one tile."""
+        width = len(self.column_labels)
+        height = max(ROWS, ROWS * COLUMNS // max(1, width))
+        for start in range(0, len(self.row_labels), height):
+            rows = slice(start, min(start + height, len(self.row_labels)))
+            first, last = self.row_labels[start], self.row_labels[rows.stop - 1]
+            own = (
+                int(np.searchsorted(self.column_labels, first)),
+                int(np.searchsorted(self.column_labels, last, side="right")),
+            )
+            if self.unordered:  # the pairs of a row with the columns before it were those of an earlier row
+                stretches = [(start, own[1], True), (own[1], width, False)]
+            else:
+                stretches = [(0, own[0], False), (*own, True), (own[1], width, False)]
+            for begin, end, mixed in stretches:
+                for left in range(begin, end, COLUMNS):
+                    yield Tile(rows, slice(left, min(left + COLUMNS, end)), mixed)
+
+    def places(self, tile: Tile, genuine: bool) -> Integers:
+        """Where in the flattened tile the pairs of one kind are."""
+        wanted = (self.row_labels[tile.rows, None] == self.column_labels[tile.columns]) == genuine
+        if self.unordered:
+            wanted &= np.arange(tile.rows.start, tile.rows.stop)[:, None] < np.arange(
+                tile.columns.start, tile.columns.stop
+            )
+        return np.flatnonzero(wanted)
+
+    def exact(self, tile: Tile) -> Floats:
+        """The scores of a tile, flattened."""
+        return (self.rows[tile.rows] @ self.columns[tile.columns].T).float().flatten().numpy()
+
+    def screened(self, tile: Tile) -> Floats:
+        """The same within `screening_error`, in little more than half the time."""
+        rows, columns = self._float32
+        return (rows[tile.rows] @ columns[tile.columns].T).flatten().numpy()
+
+    def rescored(self, rows: npt.NDArray[np.int32], columns: npt.NDArray[np.int32]) -> Floats:
+        """The scores of single pairs."""
+        scores = np.empty(len(rows), dtype=np.float32)
+        for start in range(0, len(rows), RESCORED):
+            part = slice(start, start + RESCORED)
+            scores[part] = (self.rows[rows[part]] * self.columns[columns[part]]).sum(dim=1).float().numpy()
+        return scores
+
+    def exact_scores(self, genuine: bool) -> Iterator[tuple[Tile, Integers | None, Floats]]:
+        """The scores of one kind tile by tile, and their places in the tile (None where they fill it)."""
+        for tile in self.tiles():
+            if tile.mixed:
+                places = self.places(tile, genuine)
+                yield tile, places, self.exact(tile)[places]
+            elif not genuine:
+                yield tile, None, self.exact(tile)
+
+    def screened_impostors(self) -> Iterator[tuple[Tile, Integers | None, Floats]]:
+        for tile in self.tiles():
+            places = self.places(tile, genuine=False) if tile.mixed else None
+            if places is None:
+                yield tile, None, self.screened(tile)
+            elif len(places):
+                yield tile, places, self.screened(tile)[places]
+
+    def sample(self, side: int) -> Floats:
+        """Screened scores of impostors among at most `side` rows and columns, evenly spread over the identities."""
+        at = np.linspace(0, len(self.row_labels) - 1, min(side, len(self.row_labels))).round().astype(np.int64)
+        across = (
+            np.linspace(0, len(self.column_labels) - 1, min(side, len(self.column_labels))).round().astype(np.int64)
+        )
+        rows, columns = self._float32
+        scores: Floats = (rows[at] @ columns[across].T).numpy()
+        return scores[self.row_labels[at, None] != self.column_labels[across]]
+
+    @cached_property
+    def _float32(self) -> tuple[Tensor, Tensor]:
+        rows = self.rows.float()
+        return rows, rows if self.unordered else self.columns.float()
+
+    def _count(self) -> tuple[int, int]:
+        labels, sizes = np.unique(self.row_labels, return_counts=True)
+        among = np.searchsorted(self.column_labels, labels, "right") - np.searchsorted(self.column_labels, labels)
+        same, count = int(sizes @ among), len(self.row_labels) * len(self.column_labels)
+        if self.unordered:
+            same, count = (same - len(self.row_labels)) // 2, (count - len(self.row_labels)) // 2
+        return same, count - same
+
+
+def _by_identity(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Integers]:
+    order = torch.argsort(labels, stable=True)
+    return unit_on_grid(embeddings)[order], labels[order].numpy()
