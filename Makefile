@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/synthetic.py
+	$(BIN)/python benchmarks/evaluation.py
 
 docs: $(VENV)/.installed
 	$(BIN)/personae disclose --markdown > docs/disclosure.md

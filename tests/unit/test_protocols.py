@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from personae.errors import DataError
+from personae.evaluation.curves import sweep
 from personae.evaluation.protocols import Benchmark, first_of_each
-from personae.evaluation.verification import all_pairs, roc, sample_pairs, tar_at_far, ten_fold
+from personae.evaluation.verification import all_pairs, sample_pairs, tar_at_far, ten_fold
 
 
 @dataclass
@@ -48,7 +49,8 @@ def test_equals_its_parts():
     assert result.metrics["accuracy"] == folds.accuracy
     assert result.metrics["accuracy_std"] == folds.deviation
     assert (result.metrics["tar@1e-01"], result.metrics["tar@1e-03"]) == (rates[0.1], rates[0.001])
-    assert result.roc == roc(scores)
+    found = sweep(scores)
+    assert (result.roc, result.histogram, result.eer, result.auc) == (found.roc, found.histogram, found.eer, found.auc)
     assert (result.genuine_pairs, result.impostor_pairs) == (30 * 21, 210 * 209 // 2 - 30 * 21)
     assert sum(result.histogram.genuine) == result.genuine_pairs
 
@@ -88,5 +90,5 @@ def test_travels_between_processes_and_to_json():
     assert pickle.loads(pickle.dumps(benchmark)).evaluate(flat) == result
     stored = json.loads(json.dumps(dataclasses.asdict(result)))
     assert stored["roc"] == {"far": list(result.roc.far), "tar": list(result.roc.tar)}
-    assert set(stored) == {"metrics", "roc", "histogram", "genuine_pairs", "impostor_pairs"}
+    assert set(stored) == {"metrics", "roc", "histogram", "eer", "auc", "genuine_pairs", "impostor_pairs"}
     assert set(stored["histogram"]) == {"edges", "genuine", "impostor"}

@@ -72,7 +72,8 @@ class Crossed(Crossing):
     def genuine_above(self, scores: Floats) -> Integers:
         counts = np.zeros(len(scores), dtype=np.int64)
         for _, _, genuine in self.exact_scores(genuine=True):
-            counts += [np.count_nonzero(genuine > score) for score in scores]
+            for at, score in enumerate(scores):
+                counts[at] += np.count_nonzero(genuine > score)
         return counts
 
     def spans(self) -> Iterator[Span]:

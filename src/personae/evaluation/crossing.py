@@ -12,7 +12,7 @@ from torch import Tensor
 from personae.evaluation.exact import unit_on_grid
 
 ROWS, COLUMNS = 256, 4096  # of a tile: large enough for a fast product, small enough to stay in the cache
-RESCORED = 4096  # pairs at a time
+RESCORED = 256  # pairs at a time
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -40,10 +40,10 @@ class Crossing:
         self.columns, self.column_labels = (self.rows, self.row_labels) if other is None else _by_identity(*other)
         self.genuine_pairs, self.impostor_pairs = self._count()
 
-    def tiles(self) -> Iterator[Tile]:
+    def tiles(self, least_rows: int = ROWS) -> Iterator[Tile]:
         """Every pair is in exactly one tile."""
         width = len(self.column_labels)
-        height = max(ROWS, ROWS * COLUMNS // max(1, width))
+        height = max(least_rows, least_rows * COLUMNS // max(1, width))
         for start in range(0, len(self.row_labels), height):
             rows = slice(start, min(start + height, len(self.row_labels)))
             first, last = self.row_labels[start], self.row_labels[rows.stop - 1]
@@ -87,7 +87,8 @@ class Crossing:
 
     def exact_scores(self, genuine: bool) -> Iterator[tuple[Tile, Integers | None, Floats]]:
         """The scores of one kind tile by tile, and their places in the tile (None where they fill it)."""
-        for tile in self.tiles():
+        # Where only the genuine pairs count, low tiles have less of the others about them.
+        for tile in self.tiles(ROWS // 4 if genuine else ROWS):
             if tile.mixed:
                 places = self.places(tile, genuine)
                 yield tile, places, self.exact(tile)[places]
@@ -109,8 +110,9 @@ class Crossing:
             np.linspace(0, len(self.column_labels) - 1, min(side, len(self.column_labels))).round().astype(np.int64)
         )
         rows, columns = self._float32
-        scores: Floats = (rows[at] @ columns[across].T).numpy()
-        return scores[self.row_labels[at, None] != self.column_labels[across]]
+        scores = (rows[at] @ columns[across].T).numpy()
+        impostors: Floats = scores[self.row_labels[at, None] != self.column_labels[across]]
+        return impostors
 
     @cached_property
     def _float32(self) -> tuple[Tensor, Tensor]:
@@ -128,4 +130,4 @@ class Crossing:
 
 def _by_identity(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Integers]:
     order = torch.argsort(labels, stable=True)
-    return unit_on_grid(embeddings)[order], labels[order].numpy()
+    return unit_on_grid(embeddings[order]), labels[order].numpy()

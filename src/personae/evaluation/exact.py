@@ -17,6 +17,7 @@ from personae.errors import Diverged
 
 GRID = 2.0**26
 BLOCK_SCORES = 2**22
+ROUNDED_ROWS = 512  # at a time, so that they stay in the cache
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -29,7 +30,11 @@ def unit(embeddings: Tensor) -> Tensor:
 
 def unit_on_grid(embeddings: Tensor) -> Tensor:
     """Rows of length one in float64 whose products with each other are exact; a zero row stays zero."""
-    return (unit(embeddings) * GRID).round() / GRID
+    rows = torch.empty(embeddings.shape, dtype=torch.float64)
+    for start in range(0, len(rows), ROUNDED_ROWS):
+        part = slice(start, start + ROUNDED_ROWS)
+        rows[part] = unit(embeddings[part]).mul_(GRID).round_().div_(GRID)
+    return rows
 
 
 def blocks(rows: int, columns: int) -> Iterator[slice]:
