@@ -77,12 +77,14 @@ class Crossing:
         rows, columns = self._float32
         return (rows[tile.rows] @ columns[tile.columns].T).flatten().numpy()
 
-    def rescored(self, rows: npt.NDArray[np.int32], columns: npt.NDArray[np.int32]) -> Floats:
-        """The scores of single pairs."""
-        scores = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), RESCORED):
+    def rescored(self, tile: Tile, places: npt.NDArray[np.int32]) -> Floats:
+        """The scores at some places of the flattened tile."""
+        tall, wide = self.rows[tile.rows], self.columns[tile.columns]
+        scores = np.empty(len(places), dtype=np.float32)
+        for start in range(0, len(places), RESCORED):
             part = slice(start, start + RESCORED)
-            scores[part] = (self.rows[rows[part]] * self.columns[columns[part]]).sum(dim=1).float().numpy()
+            rows, columns = np.divmod(places[part], len(wide))
+            scores[part] = (tall[rows] * wide[columns]).sum(dim=1).float().numpy()
         return scores
 
     def exact_scores(self, genuine: bool) -> Iterator[tuple[Tile, Integers | None, Floats]]:

@@ -19,12 +19,10 @@ import numpy.typing as npt
 from personae.evaluation.crossing import Crossing, Floats, Integers, Tile
 from personae.evaluation.exact import plain_float32, screening_error
 
-SAMPLE = 1024  # rows and columns
+SAMPLE = 768  # rows and columns
 CANDIDATES = 2**23  # pairs that all searches together may collect
 STEPS = 64
 BEYOND = 2.0  # no cosine is there
-
-Positions = npt.NDArray[np.int32]
 
 
 def impostors_at(crossing: Crossing, places: Sequence[int]) -> dict[int, np.float32]:
@@ -59,7 +57,7 @@ class _Search:
     edges: Floats = field(init=False)
     at_least: Integers = field(init=False)
     collected: int = 0
-    found: list[tuple[Floats, Positions, Positions]] = field(default_factory=list)
+    found: list[tuple[Tile, Floats, npt.NDArray[np.int32]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         low, high = max(self.low - self._room, -BEYOND), min(self.high + self._room, BEYOND)
@@ -108,30 +106,26 @@ class _Search:
         elif count > beyond:
             inside ^= above
             chosen = np.flatnonzero(inside)
-            rows, columns = np.divmod(chosen if at is None else at[chosen], tile.columns.stop - tile.columns.start)
-            self.found.append(
-                (
-                    scores[chosen],
-                    (rows + tile.rows.start).astype(np.int32),
-                    (columns + tile.columns.start).astype(np.int32),
-                )
-            )
+            places = chosen if at is None else at[chosen]
+            self.found.append((tile, scores[chosen], places.astype(np.int32)))
 
     def result(self, crossing: Crossing) -> np.float32 | None:
         """The score at the place, if the interval holds everything that could be it."""
         inside = self.place - int(self.at_least[-1])
         if not self.collecting or self.collected > 2 * self.limit or not 0 <= inside < self.collected:
             return None
-        products, rows, columns = (np.concatenate(part) for part in zip(*self.found, strict=True))
-        near = float(_highest(products, inside))
+        near = float(_highest(np.concatenate([products for _, products, _ in self.found]), inside))
         bottom, top = near - 2 * self.error, near + 2 * self.error
         low, high = self.edges.tolist()
         if (low > -BEYOND and bottom < low) or (high < BEYOND and top >= high):
             return None
-        products = products.astype(np.float64)
-        undecided = (products >= bottom) & (products <= top)
-        inside -= int(np.count_nonzero(products > top))
-        return _highest(crossing.rescored(rows[undecided], columns[undecided]), inside)
+        scores = []
+        for tile, products, places in self.found:
+            exactly = products.astype(np.float64)
+            inside -= int(np.count_nonzero(exactly > top))
+            undecided = places[(exactly >= bottom) & (exactly <= top)]
+            scores.append(crossing.rescored(tile, undecided))
+        return _highest(np.concatenate(scores), inside)
 
     def next(self) -> "_Search":
         """A search of where the place must be after this one, with at most as many pairs as are known to be there."""
