@@ -9,8 +9,8 @@ from torch import Tensor
 
 from personae.errors import DataError
 from personae.evaluation.curves import sweep
-from personae.evaluation.protocols import Benchmark, first_of_each
-from personae.evaluation.verification import all_pairs, sample_pairs, tar_at_far, ten_fold
+from personae.evaluation.protocols import Benchmark, PairBenchmark, first_of_each
+from personae.evaluation.verification import all_pairs, listed, sample_pairs, tar_at_far, ten_fold
 
 
 @dataclass
@@ -53,6 +53,21 @@ def test_equals_its_parts():
     assert (result.roc, result.histogram, result.eer, result.auc) == (found.roc, found.histogram, found.eer, found.auc)
     assert (result.genuine_pairs, result.impostor_pairs) == (30 * 21, 210 * 209 // 2 - 30 * 21)
     assert sum(result.histogram.genuine) == result.genuine_pairs
+
+
+def test_pairs_alone():
+    samples = Noise()
+    pairs = sample_pairs(samples.labels, folds=5, pairs_per_fold=40)
+    result = PairBenchmark("pairs", samples, pairs, fars=(0.1,)).evaluate(flat)
+    vectors = flat(samples.pixels)
+    left, right = vectors[pairs.left], vectors[pairs.right]
+    folds, scores = ten_fold(left, right, pairs.same, folds=5), listed(left, right, pairs.same)
+    assert result.metrics == {
+        "accuracy": folds.accuracy,
+        "accuracy_std": folds.deviation,
+        "tar@1e-01": tar_at_far(scores, (0.1,))[0.1],
+    }
+    assert (result.roc, result.genuine_pairs, result.impostor_pairs) == (sweep(scores).roc, 100, 100)
 
 
 def test_rank_one_tries_the_other_images_on_the_first_of_each_identity():

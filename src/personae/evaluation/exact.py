@@ -47,10 +47,10 @@ def blocks(rows: int, columns: int) -> Iterator[slice]:
 def screening_error(dimensions: int) -> float:
     """How far the product of two rows in plain float32 arithmetic can be from their score, whatever the kernel.
 
-    With u = 2^-24, each component is off by u of itself once it is float32, each of the products and of the additions
-    by u of its result, and the score by u of itself. Sums of absolute products of unit rows are at most one, so that is
-    (3 + 1 + n + 1) u in n dimensions; 16 u more pay for terms of the order of n^2 u^2 (up to n = 8000; they grow
-    with n beyond, hence the factor), for lengths that the grid makes a hair longer than one, and for underflow.
+    With u = 2^-24, both components of a product are off by u of themselves once they are float32, and so are the
+    product and each of the n - 1 sums, in any order, fused or not. Absolute products of unit rows add up to one at most
+    (Cauchy-Schwarz), so that makes (n + 2) u, and u more for the rounding of the score itself. The factor pays for the
+    products of such errors, the other 18 u for rows that the grid makes a hair longer than one, and for underflow.
     """
     return (dimensions + 21) * 2.0**-24 * (1 + dimensions * 2.0**-22)
 
