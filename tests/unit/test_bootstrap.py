@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from personae.errors import ConfigError, DataError
 from personae.evaluation import bootstrap
 from personae.evaluation.bootstrap import Interval, tar_intervals
-from personae.evaluation.verification import Scores, across, all_pairs, tar_at_far
+from personae.evaluation.verification import Scores, across, all_pairs, from_within, tar_at_far
 
 
 def faces(count=60, identities=12, size=8, noise=1.2, seed=0):
@@ -26,17 +26,21 @@ def resampled(pairs, times):
     found = {True: [], False: []}
     for i, j in itertools.product(range(len(pairs.row_labels)), range(len(pairs.column_labels))):
         a, b = labels.index(pairs.row_labels[i]), labels.index(pairs.column_labels[j])
-        if not pairs.unordered or i < j:
+        if not pairs.itself or i < j:
             found[a == b] += [product[i, j]] * (times[a] if a == b else times[a] * times[b])
     return Scores(np.array(found[True], np.float32), np.array(found[False], np.float32))
 
 
-@pytest.mark.parametrize("kind", ["all pairs", "gallery"])
+@pytest.mark.parametrize("kind", ["all pairs", "gallery", "within"])
 @pytest.mark.parametrize("spare", [1, 1000])
 def test_intervals_are_quantiles_of_rates_over_copied_identities(monkeypatch, kind, spare):
     monkeypatch.setattr(bootstrap, "SPARE", spare)
     vectors, labels = faces()
-    pairs = all_pairs(vectors, labels) if kind == "all pairs" else across(vectors[:15], labels[:15], vectors, labels)
+    pairs = {
+        "all pairs": all_pairs(vectors, labels),
+        "gallery": across(vectors[:15], labels[:15], vectors, labels),
+        "within": from_within(vectors[:20], labels[:20], vectors[20:], labels[20:]),
+    }[kind]
     fars = (0.0, 0.01, 0.2, 1.0)
     random = np.random.default_rng(5)
     rates = []

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from personae.errors import Diverged
-from personae.evaluation import crossing, exact, ranking, screening
-from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, listed
+from personae.evaluation import comparisons, crossing, exact, ranking, screening
+from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, from_within, listed
 from personae.evaluation.curves import sweep
 from personae.evaluation.exact import plain_float32, screening_error, unit_on_grid
+from personae.evaluation.pairs import Pairs
 from personae.evaluation.verification import operating_points
 
 FARS = (0, 1e-4, 1e-3, 0.01, 0.029, 0.1, 0.5, 0.9, 1)
@@ -61,11 +62,20 @@ def test_a_gallery_against_probes(decimals):
     assert_equal(across(gallery, names, probes, labels), held)
 
 
-def test_a_list_of_pairs():
+@pytest.mark.parametrize("decimals", [None, 0])
+def test_own_images_with_each_other_and_with_others(decimals):
+    vectors, labels = faces(200, identities=30, decimals=decimals)
+    pairs = ((i, j) for i, j in itertools.combinations(range(200), 2) if i < 50)
+    held = one_by_one(vectors, labels, vectors, labels, pairs)
+    assert_equal(from_within(vectors[:50], labels[:50], vectors[50:], labels[50:]), held)
+
+
+def test_a_list_of_pairs(monkeypatch):
     vectors, labels = faces(60)
     left, right = torch.tensor([0, 1, 2, 3, 4, 5, 9]), torch.tensor([7, 8, 2, 9, 40, 50, 3])
     same = labels[left] == labels[right]
-    found = listed(vectors[left], vectors[right], same)
+    monkeypatch.setattr(comparisons, "LISTED", 3)
+    found = listed(vectors, Pairs(left, right, same))
     expected = one_by_one(vectors, labels, vectors, labels, zip(left.tolist(), right.tolist(), strict=True))
     assert np.array_equal(found.genuine, expected.genuine)
     assert np.array_equal(found.impostor, expected.impostor)
@@ -75,7 +85,11 @@ def test_a_list_of_pairs():
 def test_no_size_of_tiles_changes_a_result(monkeypatch, rows, columns):
     vectors, labels = faces(101, size=130)
     gallery, names = faces(17, identities=5, size=130, seed=2)
-    whole = [all_pairs(vectors, labels), across(gallery, names, vectors, labels)]
+    whole = [
+        all_pairs(vectors, labels),
+        across(gallery, names, vectors, labels),
+        from_within(gallery, names, vectors, labels),
+    ]
     expected = [(operating_points(pairs, FARS), sweep(pairs)) for pairs in whole]
     monkeypatch.setattr(crossing, "ROWS", rows)
     monkeypatch.setattr(crossing, "COLUMNS", columns)
@@ -87,17 +101,18 @@ def test_every_pair_is_in_one_tile(monkeypatch):
     monkeypatch.setattr(crossing, "COLUMNS", 11)
     vectors, labels = faces(70, identities=9)
     gallery, names = faces(25, identities=12, seed=3)
-    for pairs in (all_pairs(vectors, labels), across(gallery, names, vectors, labels)):
-        seen = {
-            True: np.zeros((70, len(pairs.column_labels)), int),
-            False: np.zeros((70, len(pairs.column_labels)), int),
-        }
+    for pairs in (
+        all_pairs(vectors, labels),
+        across(gallery, names, vectors, labels),
+        from_within(gallery, names, vectors, labels),
+    ):
+        same = pairs.row_labels[:, None] == pairs.column_labels
+        seen = {True: np.zeros(same.shape, int), False: np.zeros(same.shape, int)}
         for genuine, tile in itertools.product((True, False), pairs.tiles()):
             places = pairs.places(tile, genuine)
             assert tile.mixed or len(places) == (0 if genuine else pairs.exact(tile).size)
             seen[genuine][tile.rows, tile.columns].flat[places] += 1
-        same = pairs.row_labels[:, None] == pairs.column_labels
-        once = np.triu(np.ones_like(same), 1) if pairs.unordered else np.ones_like(same)
+        once = np.triu(np.ones_like(same), 1) if pairs.itself else np.ones_like(same)
         assert np.array_equal(seen[True], same & once)
         assert np.array_equal(seen[False], ~same & once)
 

@@ -61,7 +61,7 @@ def test_pairs_alone():
     result = PairBenchmark("pairs", samples, pairs, fars=(0.1,)).evaluate(flat)
     vectors = flat(samples.pixels)
     left, right = vectors[pairs.left], vectors[pairs.right]
-    folds, scores = ten_fold(left, right, pairs.same, folds=5), listed(left, right, pairs.same)
+    folds, scores = ten_fold(left, right, pairs.same, folds=5), listed(vectors, pairs)
     assert result.metrics == {
         "accuracy": folds.accuracy,
         "accuracy_std": folds.deviation,

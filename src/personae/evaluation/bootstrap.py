@@ -53,15 +53,15 @@ def tar_intervals(
 
 
 class _People:
-    """The identities, with how many rows and columns each has."""
+    """The identities, with how many rows and other images each has."""
 
     def __init__(self, pairs: Crossed) -> None:
-        self.unordered = pairs.unordered
+        self.itself = pairs.itself
         self.labels = np.union1d(pairs.row_labels, pairs.column_labels)
         self.count = len(self.labels)
-        self.rows, self.columns = (
+        self.rows, self.others = (
             np.bincount(np.searchsorted(self.labels, side), minlength=self.count)
-            for side in (pairs.row_labels, pairs.column_labels)
+            for side in (pairs.row_labels, pairs.column_labels[pairs.first_other :])
         )
 
     def draw(self, random: np.random.Generator) -> Integers:
@@ -70,10 +70,13 @@ class _People:
 
     def pairs(self, times: Integers) -> tuple[int, int]:
         """How many genuine and impostor pairs a resample has."""
-        rows, columns = times * self.rows, times * self.columns
-        genuine = int(rows @ (self.columns - self.unordered))
-        impostor = int(rows.sum()) * int(columns.sum()) - int(rows @ columns)
-        return (genuine // 2, impostor // 2) if self.unordered else (genuine, impostor)
+        rows, others = times * self.rows, times * self.others
+        genuine = int(rows @ self.others)
+        impostor = int(rows.sum()) * int(others.sum()) - int(rows @ others)
+        if self.itself:
+            genuine += int(rows @ (self.rows - 1)) // 2
+            impostor += (int(rows.sum()) ** 2 - int(rows @ rows)) // 2
+        return genuine, impostor
 
 
 @dataclass(frozen=True, eq=False)

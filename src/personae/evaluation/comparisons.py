@@ -10,8 +10,11 @@ from torch import Tensor
 from personae.errors import DataError
 from personae.evaluation.crossing import Crossing, Floats, Integers
 from personae.evaluation.exact import unit_on_grid
+from personae.evaluation.pairs import Pairs
 from personae.evaluation.ranking import Ranked, Span, spans
 from personae.evaluation.screening import impostors_at
+
+LISTED = 256  # pairs at a time, so that they stay in the cache
 
 
 class Comparisons(Protocol):
@@ -97,13 +100,22 @@ def all_pairs(embeddings: Tensor, labels: Tensor) -> Crossed:
 
 def across(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels: Tensor) -> Crossed:
     """Every entry of a gallery with every probe."""
-    return Crossed(probes, probe_labels, (gallery, gallery_labels))
+    return Crossed(probes, probe_labels, (gallery, gallery_labels), itself=False)
 
 
-def listed(left: Tensor, right: Tensor, same: Tensor) -> Scores:
-    """The pairs of a list: the vectors of each side, and whether they are of one person."""
-    scores = (unit_on_grid(left) * unit_on_grid(right)).sum(dim=1).float().numpy()
-    genuine = same.numpy()
+def from_within(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> Crossed:
+    """Every unordered pair of which at least one image is our own; `others` are the images that are not."""
+    return Crossed(own, labels, (others, other_labels))
+
+
+def listed(embeddings: Tensor, pairs: Pairs) -> Scores:
+    """The pairs of a list of positions."""
+    vectors = unit_on_grid(embeddings)
+    scores = np.empty(len(pairs.same), dtype=np.float32)
+    for start in range(0, len(scores), LISTED):
+        part = slice(start, start + LISTED)
+        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().numpy()
+    genuine = pairs.same.numpy()
     return Scores(scores[genuine], scores[~genuine])
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -28,44 +29,47 @@ class Tile:
 
 
 class Crossing:
-    """Every row against every column; of a set with itself, every unordered pair of different images.
+    """Every row against every other image, and, where `itself` says so, every unordered pair of different rows.
 
-    Both sides are sorted by identity, so that the genuine pairs of neighbouring rows lie in one stretch of columns, and
-    all other tiles need no look at the labels.
+    The columns are the rows themselves (where these are compared) and then the others, each sorted by identity, so that
+    the genuine pairs of neighbouring rows lie in one stretch of either, and all other tiles need no look at the labels.
     """
 
-    def __init__(self, rows: Tensor, row_labels: Tensor, other: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(
+        self, rows: Tensor, row_labels: Tensor, others: tuple[Tensor, Tensor] | None = None, *, itself: bool = True
+    ) -> None:
         self.rows, self.row_labels = _by_identity(rows, row_labels)
-        self.unordered = other is None
-        self.columns, self.column_labels = (self.rows, self.row_labels) if other is None else _by_identity(*other)
+        self.itself = itself
+        self.columns, self.column_labels = (
+            (self.rows, self.row_labels) if itself else (self.rows[:0], self.row_labels[:0])
+        )
+        self.first_other = len(self.column_labels)
+        if others is not None:
+            columns, column_labels = _by_identity(*others)
+            self.columns = torch.cat([self.columns, columns]) if itself else columns
+            self.column_labels = np.concatenate([self.column_labels, column_labels])
         self.genuine_pairs, self.impostor_pairs = self._count()
 
     def tiles(self, least_rows: int = ROWS) -> Iterator[Tile]:
         """Every pair is in exactly one tile."""
-        width = len(self.column_labels)
-        height = max(least_rows, least_rows * COLUMNS // max(1, width))
+        height = max(least_rows, least_rows * COLUMNS // max(1, len(self.column_labels)))
         for start in range(0, len(self.row_labels), height):
             rows = slice(start, min(start + height, len(self.row_labels)))
-            first, last = self.row_labels[start], self.row_labels[rows.stop - 1]
-            own = (
-                int(np.searchsorted(self.column_labels, first)),
-                int(np.searchsorted(self.column_labels, last, side="right")),
-            )
-            if self.unordered:  # the pairs of a row with the columns before it were those of an earlier row
-                stretches = [(start, own[1], True), (own[1], width, False)]
-            else:
-                stretches = [(0, own[0], False), (*own, True), (own[1], width, False)]
-            for begin, end, mixed in stretches:
+            of_rows, of_others = self._stretches(self.row_labels[rows.start], self.row_labels[rows.stop - 1])
+            # The pairs of a row with the rows before it were theirs.
+            edges = [start, of_rows.stop, self.first_other, of_others.start, of_others.stop, len(self.column_labels)]
+            if not self.itself:
+                edges[:2] = [0, 0]
+            for (begin, end), mixed in zip(pairwise(edges), (True, False, False, True, False), strict=True):
                 for left in range(begin, end, COLUMNS):
                     yield Tile(rows, slice(left, min(left + COLUMNS, end)), mixed)
 
     def places(self, tile: Tile, genuine: bool) -> Integers:
         """Where in the flattened tile the pairs of one kind are."""
         wanted = (self.row_labels[tile.rows, None] == self.column_labels[tile.columns]) == genuine
-        if self.unordered:
-            wanted &= np.arange(tile.rows.start, tile.rows.stop)[:, None] < np.arange(
-                tile.columns.start, tile.columns.stop
-            )
+        if self.itself:
+            rows, columns = (np.arange(side.start, side.stop) for side in (tile.rows, tile.columns))
+            wanted &= rows[:, None] < columns
         return np.flatnonzero(wanted)
 
     def exact(self, tile: Tile) -> Floats:
@@ -118,16 +122,24 @@ class Crossing:
 
     @cached_property
     def _float32(self) -> tuple[Tensor, Tensor]:
-        rows = self.rows.float()
-        return rows, rows if self.unordered else self.columns.float()
+        columns = self.columns.float()
+        return columns[: self.first_other] if self.itself else self.rows.float(), columns
+
+    def _stretches(self, first: int, last: int) -> tuple[slice, slice]:
+        """Where among the columns, those that are rows and the others, the identities from `first` to `last` are."""
+        parts = self.column_labels[: self.first_other], self.column_labels[self.first_other :]
+        (a, b), (c, d) = ((np.searchsorted(p, first), np.searchsorted(p, last, side="right")) for p in parts)
+        return slice(int(a), int(b)), slice(self.first_other + int(c), self.first_other + int(d))
 
     def _count(self) -> tuple[int, int]:
-        labels, sizes = np.unique(self.row_labels, return_counts=True)
-        among = np.searchsorted(self.column_labels, labels, "right") - np.searchsorted(self.column_labels, labels)
-        same, count = int(sizes @ among), len(self.row_labels) * len(self.column_labels)
-        if self.unordered:
-            same, count = (same - len(self.row_labels)) // 2, (count - len(self.row_labels)) // 2
-        return same, count - same
+        labels, rows = np.unique(self.row_labels, return_counts=True)
+        others = self.column_labels[self.first_other :]
+        of_others = np.searchsorted(others, labels, side="right") - np.searchsorted(others, labels)
+        among_rows = int(rows @ (rows - 1)) // 2 if self.itself else 0
+        count = len(self.row_labels)
+        pairs = (count * (count - 1) // 2 if self.itself else 0) + count * len(others)
+        genuine = among_rows + int(rows @ of_others)
+        return genuine, pairs - genuine
 
 
 def _by_identity(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Integers]:

@@ -55,7 +55,7 @@ class PairBenchmark:
 
     def evaluate(self, embedder: Embedder) -> BenchmarkResult:
         vectors = embed(embedder, self.samples)
-        comparisons = listed(vectors[self.pairs.left], vectors[self.pairs.right], self.pairs.same)
+        comparisons = listed(vectors, self.pairs)
         return _result(_fold_metrics(vectors, self.pairs) | _rates(comparisons, self.fars), comparisons)
 
 

@@ -8,7 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.comparisons import Comparisons, Scores, across, all_pairs, check_both_kinds, listed
+from personae.evaluation.comparisons import (
+    Comparisons,
+    Scores,
+    across,
+    all_pairs,
+    check_both_kinds,
+    from_within,
+    listed,
+)
 from personae.evaluation.exact import unit
 from personae.evaluation.pairs import Pairs, sample_pairs
 
@@ -21,6 +29,7 @@ __all__ = [
     "across",
     "all_pairs",
     "false_accepts",
+    "from_within",
     "listed",
     "operating_points",
     "sample_pairs",
