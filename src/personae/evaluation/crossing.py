@@ -38,16 +38,14 @@ class Crossing:
     def __init__(
         self, rows: Tensor, row_labels: Tensor, others: tuple[Tensor, Tensor] | None = None, *, itself: bool = True
     ) -> None:
-        self.rows, self.row_labels = _by_identity(rows, row_labels)
+        sides = [_by_identity(rows, row_labels)] + ([] if others is None else [_by_identity(*others)])
         self.itself = itself
-        self.columns, self.column_labels = (
-            (self.rows, self.row_labels) if itself else (self.rows[:0], self.row_labels[:0])
-        )
-        self.first_other = len(self.column_labels)
-        if others is not None:
-            columns, column_labels = _by_identity(*others)
-            self.columns = torch.cat([self.columns, columns]) if itself else columns
-            self.column_labels = np.concatenate([self.column_labels, column_labels])
+        self.first_other = len(row_labels) if itself else 0
+        columns = sides if itself else sides[1:]
+        self.columns = unit_on_grid(torch.cat([vectors for vectors, _ in columns]))
+        self.column_labels = np.concatenate([labels for _, labels in columns])
+        self.rows = self.columns[: self.first_other] if itself else unit_on_grid(sides[0][0])
+        self.row_labels = sides[0][1]
         self.genuine_pairs, self.impostor_pairs = self._count()
 
     def tiles(self, least_rows: int = ROWS) -> Iterator[Tile]:
@@ -144,4 +142,4 @@ class Crossing:
 
 def _by_identity(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Integers]:
     order = torch.argsort(labels, stable=True)
-    return unit_on_grid(embeddings[order]), labels[order].numpy()
+    return embeddings[order], labels[order].numpy()
