@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from personae.data.faces import Rows
 from personae.errors import DataError
 
-
 Roster = tuple[Rows, Rows]
 """Templates and the subjects they are of."""
 
