@@ -67,9 +67,9 @@ class _Search:
 
     @classmethod
     def begin(cls, place: int, pairs: int, sample: Floats, error: float, limit: int) -> "_Search":
-        """Where the sample says it is, give or take an eighth (images of a sample are not independent pairs)."""
+        """Where the sample says it is, give or take a sixteenth (images of a sample are not independent pairs)."""
         rank = place / pairs * len(sample)
-        slack = 16 + 6 * rank**0.5 + min(rank, len(sample) - rank) / 8
+        slack = 16 + 6 * rank**0.5 + min(rank, len(sample) - rank) / 16
         above, below = int(rank - slack), int(rank + slack) + 1
         low = float(sample[-1 - below]) if below < len(sample) else -BEYOND
         high = float(sample[-1 - above]) if above > 0 else BEYOND
