@@ -24,6 +24,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/synthetic.py
 	$(BIN)/python benchmarks/corrections.py
+	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/personalized.py
 
 docs: $(VENV)/.installed
 	$(BIN)/personae disclose --markdown > docs/disclosure.md

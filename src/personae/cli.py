@@ -89,7 +89,10 @@ def run(
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A run, or a weights file (.safetensors, .pth).")],
-    on: Annotated[list[str], typer.Option("--on", metavar="[NAME=]PATH", help="Faces: a folder, a zip or a list.")],
+    on: Annotated[
+        list[str],
+        typer.Option("--on", metavar="[NAME=]PATH", help="Faces: a folder, a zip, a list, or a .bin of pairs."),
+    ],
     stage: Annotated[str | None, typer.Option(help="Of a run: which stage's model.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
     embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,

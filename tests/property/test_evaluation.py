@@ -1,14 +1,17 @@
 """Laws that evaluation obeys for any embeddings, above all such with many equal scores."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_curve
+from sklearn.metrics import roc_auc_score, roc_curve
 
+from personae.evaluation.curves import sweep
+from personae.evaluation.exact import unit_on_grid
 from personae.evaluation.identification import rank_one
 from personae.evaluation.personal import spread
-from personae.evaluation.verification import Scores, all_pairs, histogram, roc, tar_at_far, ten_fold
+from personae.evaluation.verification import Scores, across, all_pairs, operating_points, tar_at_far, ten_fold
 
 # Few different values, so that ties are the rule.
 tied = st.lists(st.integers(-8, 8).map(lambda eighths: eighths / 8), min_size=1, max_size=30)
@@ -44,7 +47,8 @@ def test_rates_are_operating_points_of_scikit_learn(genuine, impostor, fars):
 def test_rates_survive_monotone_transformations(genuine, impostor, fars):
     plain, bent = scores(genuine, impostor), scores(np.exp(3 * np.array(genuine)), np.exp(3 * np.array(impostor)))
     assert tar_at_far(plain, fars) == tar_at_far(bent, fars)
-    assert roc(plain) == roc(bent)
+    one, other = sweep(plain), sweep(bent)
+    assert (one.roc, one.eer, one.auc) == (other.roc, other.eer, other.auc)
 
 
 @given(tied, tied, rates)
@@ -56,13 +60,48 @@ def test_rates_rise_with_the_false_accepts_allowed(genuine, impostor, fars):
 @given(labelled_vectors(), rates, st.integers(0, 9))
 def test_the_order_of_the_images_does_not_matter(faces, fars, seed):
     vectors, labels = faces
-    assume(0 < all_pairs(vectors, labels).genuine.size < len(labels) * (len(labels) - 1) // 2)
     shuffled = order(len(labels), seed)
     here, there = all_pairs(vectors, labels), all_pairs(vectors[shuffled], labels[shuffled])
-    assert np.array_equal(np.sort(here.genuine), np.sort(there.genuine))
-    assert np.array_equal(np.sort(here.impostor), np.sort(there.impostor))
+    assume(here.genuine_pairs and here.impostor_pairs)
     assert tar_at_far(here, fars) == tar_at_far(there, fars)
-    assert histogram(here) == histogram(there)
+    assert sweep(here) == sweep(there)
+
+
+def held(rows, row_labels, columns, column_labels, wanted):
+    """The scores of the wanted pairs, all in memory."""
+    product = (unit_on_grid(rows) @ unit_on_grid(columns).T).float()
+    same = row_labels[:, None] == column_labels
+    return Scores(product[same & wanted].numpy(), product[~same & wanted].numpy())
+
+
+@given(labelled_vectors(), rates)
+def test_streamed_rates_equal_those_of_all_pairs_in_memory(faces, fars):
+    vectors, labels = faces
+    streamed = all_pairs(vectors, labels)
+    assume(streamed.genuine_pairs and streamed.impostor_pairs)
+    later = torch.ones(len(labels), len(labels), dtype=torch.bool).triu(1)
+    expected = held(vectors, labels, vectors, labels, later)
+    assert operating_points(streamed, fars) == operating_points(expected, fars)
+    assert sweep(streamed) == sweep(expected)
+
+
+@given(labelled_vectors(), labelled_vectors(), rates)
+def test_streamed_rates_of_a_gallery_equal_those_in_memory(gallery, probes, fars):
+    streamed = across(*gallery, *probes)
+    assume(streamed.genuine_pairs and streamed.impostor_pairs)
+    expected = held(*probes, *gallery, torch.tensor(True))
+    assert operating_points(streamed, fars) == operating_points(expected, fars)
+    assert sweep(streamed) == sweep(expected)
+
+
+@given(tied, tied)
+def test_area_and_equal_error_rate(genuine, impostor):
+    found = sweep(scores(genuine, impostor))
+    truth = np.repeat([1, 0], [len(genuine), len(impostor)])
+    assert found.auc == pytest.approx(roc_auc_score(truth, np.array(genuine + impostor)), abs=1e-12)
+    thresholds = [*genuine, *impostor, 2.0]
+    errors = [max(np.mean(np.array(impostor) >= t), np.mean(np.array(genuine) < t)) for t in thresholds]
+    assert found.eer == pytest.approx(min(errors), abs=1e-12)
 
 
 @given(labelled_vectors(least=6), st.integers(0, 9))

@@ -81,6 +81,7 @@ def test_spread():
     }
     found = spread(per_client)
     assert found["tar@1e-01"] == Spread(mean=0.5, deviation=0.25, worst=0.25, best=0.75, clients=2)
+    assert found["tar@1e-01"].gap == 0.5
     assert found["rank1"].deviation == pytest.approx(statistics.pstdev([0, 0.5, 1]))
     assert (found["rank1"].worst, found["rank1"].best, found["rank1"].clients) == (0.0, 1.0, 3)
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from personae.errors import DataError
-from personae.evaluation.protocols import Benchmark, first_of_each
-from personae.evaluation.verification import all_pairs, roc, sample_pairs, tar_at_far, ten_fold
+from personae.evaluation.curves import sweep
+from personae.evaluation.protocols import Benchmark, PairBenchmark, first_of_each
+from personae.evaluation.verification import all_pairs, listed, sample_pairs, tar_at_far, ten_fold
 
 
 @dataclass
@@ -48,9 +49,25 @@ def test_equals_its_parts():
     assert result.metrics["accuracy"] == folds.accuracy
     assert result.metrics["accuracy_std"] == folds.deviation
     assert (result.metrics["tar@1e-01"], result.metrics["tar@1e-03"]) == (rates[0.1], rates[0.001])
-    assert result.roc == roc(scores)
+    found = sweep(scores)
+    assert (result.roc, result.histogram, result.eer, result.auc) == (found.roc, found.histogram, found.eer, found.auc)
     assert (result.genuine_pairs, result.impostor_pairs) == (30 * 21, 210 * 209 // 2 - 30 * 21)
     assert sum(result.histogram.genuine) == result.genuine_pairs
+
+
+def test_pairs_alone():
+    samples = Noise()
+    pairs = sample_pairs(samples.labels, folds=5, pairs_per_fold=40)
+    result = PairBenchmark("pairs", samples, pairs, fars=(0.1,)).evaluate(flat)
+    vectors = flat(samples.pixels)
+    left, right = vectors[pairs.left], vectors[pairs.right]
+    folds, scores = ten_fold(left, right, pairs.same, folds=5), listed(vectors, pairs)
+    assert result.metrics == {
+        "accuracy": folds.accuracy,
+        "accuracy_std": folds.deviation,
+        "tar@1e-01": tar_at_far(scores, (0.1,))[0.1],
+    }
+    assert (result.roc, result.genuine_pairs, result.impostor_pairs) == (sweep(scores).roc, 100, 100)
 
 
 def test_rank_one_tries_the_other_images_on_the_first_of_each_identity():
@@ -88,5 +105,5 @@ def test_travels_between_processes_and_to_json():
     assert pickle.loads(pickle.dumps(benchmark)).evaluate(flat) == result
     stored = json.loads(json.dumps(dataclasses.asdict(result)))
     assert stored["roc"] == {"far": list(result.roc.far), "tar": list(result.roc.tar)}
-    assert set(stored) == {"metrics", "roc", "histogram", "genuine_pairs", "impostor_pairs"}
+    assert set(stored) == {"metrics", "roc", "histogram", "eer", "auc", "genuine_pairs", "impostor_pairs"}
     assert set(stored["histogram"]) == {"edges", "genuine", "impostor"}

@@ -13,7 +13,8 @@ from PIL import Image
 from rich.console import Console
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.verification import Scores, histogram, roc, tar_at_far, tar_name
+from personae.evaluation.curves import sweep
+from personae.evaluation.verification import Scores, tar_at_far, tar_name
 from personae.report.html import write_report
 from personae.report.plots import Key, Line, client_bars, curves, thin
 from personae.report.table import comparison, print_table
@@ -87,8 +88,7 @@ def fake_run(folder, clients=12, federated_rounds=20, personal_every=5):
                 rates = {"accuracy": 0.6 + 0.7 * mean, "accuracy_std": 0.012, **rates, "rank1": 1.5 * mean}
             benchmarks[benchmark] = {
                 "metrics": rates,
-                "roc": asdict(roc(scores)),
-                "histogram": asdict(histogram(scores)),
+                **asdict(sweep(scores)),
             }
             benchmarks[benchmark] |= {"genuine_pairs": 4_000, "impostor_pairs": 60_000}
         final = {"stage": stage, "round": rounds, "benchmarks": benchmarks}
@@ -268,7 +268,7 @@ def test_strings_of_the_run_stay_strings(tmp_path):
         [event | {"client": HOSTILE, "direction": "up", "payload": HOSTILE, "bytes": 1}],
     )
     scores = final_scores(0.3, 0)
-    result = {"metrics": {HOSTILE: 0.5}, "roc": asdict(roc(scores)), "histogram": asdict(histogram(scores))}
+    result = {"metrics": {HOSTILE: 0.5}, **asdict(sweep(scores))}
     final = {"stage": HOSTILE, "round": 1, "benchmarks": {HOSTILE: result}}
     (folder / "evaluation" / "stage.json").write_text(json.dumps(final))
     write_report(folder)

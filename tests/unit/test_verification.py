@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_curve
 
-from personae.errors import ConfigError, DataError, Diverged
+from personae.errors import ConfigError, DataError
 from personae.evaluation import exact
+from personae.evaluation.curves import sweep
 from personae.evaluation.verification import (
     Scores,
-    all_pairs,
-    histogram,
-    roc,
+    operating_points,
     sample_pairs,
     tar_at_far,
     tar_name,
@@ -108,26 +107,6 @@ def test_ten_fold_needs_a_pair_in_every_fold():
         ten_fold(axes, axes, torch.tensor([True, False]))
 
 
-def test_all_pairs_equals_brute_force():
-    vectors, labels = faces(40)
-    found = all_pairs(vectors, labels)
-    expected = {True: [], False: []}
-    for i, j in itertools.combinations(range(40), 2):
-        expected[bool(labels[i] == labels[j])].append(float(vectors[i].double() @ vectors[j].double()))
-    assert found.genuine == pytest.approx(np.array(expected[True]), abs=3e-7)
-    assert found.impostor == pytest.approx(np.array(expected[False]), abs=3e-7)
-
-
-def test_scores_do_not_depend_on_block_size_or_precision_of_the_kernel(monkeypatch):
-    vectors, labels = faces(101, size=130)
-    whole = all_pairs(vectors, labels)
-    for block in (1, 101, 750, 10**4):
-        monkeypatch.setattr(exact, "BLOCK_SCORES", block)
-        part = all_pairs(vectors, labels)
-        assert np.array_equal(whole.genuine, part.genuine)
-        assert np.array_equal(whole.impostor, part.impostor)
-
-
 def test_products_on_the_grid_are_exact_in_any_order():
     vectors = exact.unit_on_grid(torch.randn(50, 512, generator=torch.Generator().manual_seed(3)))
     whole = (vectors * exact.GRID).long().tolist()
@@ -136,13 +115,6 @@ def test_products_on_the_grid_are_exact_in_any_order():
     for i, j in itertools.product(range(0, 50, 7), range(0, 50, 5)):
         integer = sum(a * b for a, b in zip(whole[i], whole[j], strict=True))
         assert product[i, j].item() * 2.0**52 == integer
-
-
-def test_embeddings_that_are_not_finite_are_refused():
-    vectors, labels = faces(10)
-    vectors[3, 2] = torch.nan
-    with pytest.raises(Diverged, match="not finite"):
-        all_pairs(vectors, labels)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +171,7 @@ def test_rates_need_both_kinds_of_pairs():
     with pytest.raises(DataError, match="pairs of one person and pairs of two"):
         tar_at_far(scores([0.5], []), [0.1])
     with pytest.raises(DataError, match="there are 0 and 1"):
-        roc(scores([], [0.5]))
+        sweep(scores([], [0.5]))
 
 
 @pytest.mark.parametrize("far", [-0.1, 1.5, math.nan])
@@ -216,28 +188,15 @@ def test_names_of_rates(far, name):
     assert tar_name(far) == name
 
 
-def test_roc_is_exact_at_each_of_its_points():
-    random = np.random.default_rng(0)
-    found = scores(random.normal(0.4, 0.3, 500).round(3), random.normal(0, 0.3, 30_000).round(3))
-    curve = roc(found, points=50)
-    assert curve.far[0] == 1 / 30_000
-    assert curve.far[-1] == curve.tar[-1] == 1.0
-    assert 40 <= len(curve.far) <= 50
-    assert list(curve.far) == sorted(set(curve.far))
-    assert list(curve.tar) == sorted(curve.tar)
-    assert dict(zip(curve.far, curve.tar, strict=True)) == tar_at_far(found, curve.far)
-
-
-def test_roc_of_few_impostors_has_no_point_twice():
-    assert roc(scores([0.5], [0.1, 0.7, 0.3])).far == (1 / 3, 2 / 3, 1.0)
-
-
-def test_histogram_counts_every_score():
-    found = scores([1.0, 1.0000001, 0.99, -1.0], [0.0, 0.01, -0.01])
-    counts = histogram(found, bins=4)
-    assert counts.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
-    assert counts.genuine == (1, 0, 0, 3)
-    assert counts.impostor == (0, 1, 2, 0)
+def test_the_threshold_is_the_lowest_that_keeps_the_rate():
+    found = scores([0.9, 0.5, 0.3], [0.5, 0.4, 0.4, 0.1])
+    points = operating_points(found, [0, 0.5, 0.75, 1])
+    assert {far: point.tar for far, point in points.items()} == tar_at_far(found, [0, 0.5, 0.75, 1])
+    just_above = [float(np.nextafter(np.float32(score), np.float32(2))) for score in (0.5, 0.4, 0.1)]
+    assert [point.threshold for point in points.values()] == [*just_above, -math.inf]
+    for far, point in points.items():
+        assert np.mean(found.impostor >= point.threshold) <= far
+        assert np.mean(found.genuine >= point.threshold) == point.tar
 
 
 def test_sampled_pairs_are_as_promised():

@@ -3,6 +3,7 @@
 from personae.data.decoded import open_faces
 from personae.data.faces import FaceSamples, FaceSet
 from personae.data.joined import join_faces
+from personae.data.pairsets import PairSet, read_pairs
 from personae.data.partition import Partition, PartitionPlan, Split
 from personae.data.pixels import default_cache
 from personae.data.rendered import synthetic_faces
@@ -10,11 +11,13 @@ from personae.data.rendered import synthetic_faces
 __all__ = [
     "FaceSamples",
     "FaceSet",
+    "PairSet",
     "Partition",
     "PartitionPlan",
     "Split",
     "default_cache",
     "join_faces",
     "open_faces",
+    "read_pairs",
     "synthetic_faces",
 ]

@@ -2,10 +2,12 @@
 
 Unit vectors are rounded to multiples of 2^-26, which is about what float32 resolves. Every product of two components is
 then a multiple of 2^-52, and every partial sum of products is at most about one (Cauchy-Schwarz), so float64 holds all
-of them without rounding: the order of summation, which differs between kernels, cannot show.
+of them without rounding: the order of summation, which differs between kernels, cannot show. The score is that sum,
+rounded once to float32.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,7 @@ from personae.errors import Diverged
 
 GRID = 2.0**26
 BLOCK_SCORES = 2**22
+ROUNDED_ROWS = 512  # at a time, so that they stay in the cache
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -27,7 +30,11 @@ def unit(embeddings: Tensor) -> Tensor:
 
 def unit_on_grid(embeddings: Tensor) -> Tensor:
     """Rows of length one in float64 whose products with each other are exact; a zero row stays zero."""
-    return (unit(embeddings) * GRID).round() / GRID
+    rows = torch.empty(embeddings.shape, dtype=torch.float64)
+    for start in range(0, len(rows), ROUNDED_ROWS):
+        part = slice(start, start + ROUNDED_ROWS)
+        rows[part] = unit(embeddings[part]).mul_(GRID).round_().div_(GRID)
+    return rows
 
 
 def blocks(rows: int, columns: int) -> Iterator[slice]:
@@ -35,3 +42,25 @@ def blocks(rows: int, columns: int) -> Iterator[slice]:
     height = max(1, BLOCK_SCORES // max(1, columns))
     for start in range(0, rows, height):
         yield slice(start, min(start + height, rows))
+
+
+def screening_error(dimensions: int) -> float:
+    """How far the product of two rows in plain float32 arithmetic can be from their score, whatever the kernel.
+
+    With u = 2^-24, both components of a product are off by u of themselves once they are float32, and so are the
+    product and each of the n - 1 sums, in any order, fused or not. Absolute products of unit rows add up to one at most
+    (Cauchy-Schwarz), so that makes (n + 2) u, and u more for the rounding of the score itself. The factor pays for the
+    products of such errors, the other 18 u for rows that the grid makes a hair longer than one, and for underflow.
+    """
+    return (dimensions + 21) * 2.0**-24 * (1 + dimensions * 2.0**-22)
+
+
+@contextmanager
+def plain_float32() -> Iterator[None]:
+    """Products of float32 matrices are really computed in float32, even where the user allows faster formats."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,29 +1,76 @@
-"""Whose face is it? Rank-1 rate against a gallery of known identities."""
+"""Whose face is it? Rank-1 rate against a gallery of known identities, and rates where not everybody is in it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from personae.errors import DataError
 from personae.evaluation.exact import blocks, unit, unit_on_grid
+from personae.evaluation.verification import false_accepts
 
 
-def rank_one(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels: Tensor) -> float:
-    """The fraction of probes whose own identity scores highest (cosine) in the gallery.
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """Of each probe, the best score of its own identity in the gallery and of any other one; none is minus infinity."""
 
-    An identity may have several gallery entries; its best one counts. Ties count against us: a probe is right only when
-    its identity's best score is strictly above every other identity's. One that is not in the gallery is never right.
-    """
+    own: npt.NDArray[np.float64]
+    other: npt.NDArray[np.float64]
+
+    @property
+    def mated(self) -> npt.NDArray[np.bool_]:
+        """Whose identity is in the gallery."""
+        return self.own > -np.inf
+
+    @property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Whose own identity is strictly above every other one: ties count against us."""
+        return self.own > self.other
+
+
+def search(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels: Tensor) -> Searches:
+    """Look every probe up (cosine). An identity may have several gallery entries; its best one counts."""
     if not len(gallery) or not len(probes):
         raise DataError(f"identification needs a gallery and probes, but there are {len(gallery)} and {len(probes)}")
     known, unknown = unit_on_grid(gallery), unit_on_grid(probes)
-    right = 0
+    own, other = torch.empty(2, len(probes), dtype=torch.float64)
     for rows in blocks(len(probes), len(gallery)):
         scores = unknown[rows] @ known.T
-        own = gallery_labels == probe_labels[rows, None]
-        best_own = scores.masked_fill(~own, -torch.inf).amax(dim=1)
-        best_other = scores.masked_fill(own, -torch.inf).amax(dim=1)
-        right += int((best_own > best_other).sum())
-    return right / len(probes)
+        same = gallery_labels == probe_labels[rows, None]
+        own[rows] = scores.masked_fill(~same, -torch.inf).amax(dim=1)
+        other[rows] = scores.masked_fill(same, -torch.inf).amax(dim=1)
+    return Searches(own.numpy(), other.numpy())
+
+
+def rank_one(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels: Tensor) -> float:
+    """The fraction of probes whose own identity scores highest; one that is not in the gallery is never right."""
+    right = search(gallery, gallery_labels, probes, probe_labels).right
+    return int(np.count_nonzero(right)) / len(right)
+
+
+def tpir_at_fpir(searches: Searches, fpirs: Sequence[float]) -> dict[float, float]:
+    """Open-set identification: the highest true positive rate of any threshold that keeps the false positive rate.
+
+    A probe that is not in the gallery is a false positive when its best score reaches the threshold; one that is in it
+    is a true positive when its own identity is at rank 1 and reaches it. Equal scores are accepted together.
+    """
+    hits, strangers = np.sort(searches.own[searches.right & searches.mated]), np.sort(searches.other[~searches.mated])
+    mated = int(np.count_nonzero(searches.mated))
+    if not mated or not len(strangers):
+        raise DataError(
+            "open-set identification needs probes that are in the gallery and others that are not, but there are"
+            f" {mated} and {len(strangers)}"
+        )
+    rates = {}
+    for fpir in fpirs:
+        allowed = false_accepts(fpir, len(strangers))
+        # The highest stranger to be refused, and all that is not above it.
+        refused = strangers[-1 - allowed] if allowed < len(strangers) else -np.inf
+        rates[fpir] = int(np.count_nonzero(hits > refused)) / mated
+    return rates
 
 
 def class_means(embeddings: Tensor, labels: Tensor, classes: int) -> Tensor:

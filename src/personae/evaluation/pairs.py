@@ -19,6 +19,7 @@ class Pairs:
     left: Tensor
     right: Tensor
     same: Tensor
+    folds: int = 10
 
 
 def sample_pairs(labels: Tensor, *, folds: int = 10, pairs_per_fold: int = 600, seed: int = 0) -> Pairs:
@@ -36,7 +37,7 @@ def sample_pairs(labels: Tensor, *, folds: int = 10, pairs_per_fold: int = 600, 
     ]
     left, right = (torch.from_numpy(np.concatenate(side)) for side in zip(*drawn, strict=True))
     same = torch.tensor([True, False]).repeat_interleave(pairs_per_fold // 2).repeat(folds)
-    return Pairs(left, right, same)
+    return Pairs(left, right, same, folds)
 
 
 def _deal(labels: Integers, folds: int, random: np.random.Generator) -> list[list[Integers]]:

@@ -15,13 +15,18 @@ from personae.evaluation.verification import all_pairs, tar_at_far, tar_name
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric over the clients that have it; the deviation is the population's, and higher is better."""
+    """One metric over the clients (or groups) that have it; the deviation is the population's, higher is better."""
 
     mean: float
     deviation: float
     worst: float
     best: float
     clients: int
+
+    @property
+    def gap(self) -> float:
+        """How much better the best is served than the worst."""
+        return self.best - self.worst
 
 
 def evaluate_client(embedder: Embedder, train: Samples, test: Samples, fars: Sequence[float]) -> dict[str, float]:
@@ -35,9 +40,9 @@ def evaluate_client(embedder: Embedder, train: Samples, test: Samples, fars: Seq
         return {}
     probes = embed(embedder, test)
     metrics: dict[str, float] = {}
-    scores = all_pairs(probes, test.labels)
-    if len(scores.genuine) and len(scores.impostor):
-        metrics = {tar_name(far): tar for far, tar in tar_at_far(scores, fars).items()}
+    pairs = all_pairs(probes, test.labels)
+    if pairs.genuine_pairs and pairs.impostor_pairs:
+        metrics = {tar_name(far): tar for far, tar in tar_at_far(pairs, fars).items()}
     known = torch.unique(train.labels)
     if len(known) > 1:
         gallery = class_means(embed(embedder, train), train.labels, train.classes)
@@ -46,7 +51,7 @@ def evaluate_client(embedder: Embedder, train: Samples, test: Samples, fars: Seq
 
 
 def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    """Each metric over the clients; sums are exact, so the order of the clients does not show."""
+    """Each metric over the clients, or over groups of people; sums are exact, so their order does not show."""
     values: dict[str, list[float]] = defaultdict(list)
     for metrics in per_client.values():
         for name, value in metrics.items():

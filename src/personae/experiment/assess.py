@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import torch
 from pydantic import TypeAdapter
 
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.data import FaceSet, open_faces
+from personae.data import FaceSet, open_faces, read_pairs
 from personae.errors import ConfigError, DataError
-from personae.evaluation.protocols import Benchmark, BenchmarkResult
+from personae.evaluation.protocols import Benchmark, BenchmarkResult, PairBenchmark
 from personae.evaluation.verification import Pairs, sample_pairs
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
@@ -42,14 +43,24 @@ def evaluate_on(
     seed: int = 0,
     progress: Progress = silent,
 ) -> BenchmarkResult:
-    """All-pairs rates and rank-1 on these faces, and 10-fold accuracy where there are enough identities for it."""
+    """All-pairs rates and rank-1 on these faces, and 10-fold accuracy.
+
+    The pairs are those that come with the faces; of a `.bin` they are all there is to compare. Where none come, they
+    are drawn, if there are enough identities.
+    """
     faces = open_faces(faces_at, height=network.height, width=network.width, progress=progress)
-    samples = faces.samples()
     embedder: Embedder = BackboneEmbedder(backbone, mirror)
-    return Benchmark(faces.name, samples, fars, _pairs(faces, seed)).evaluate(embedder)
+    given = read_pairs(faces_at, faces)
+    if given is None:
+        return Benchmark(faces.name, faces.samples(), fars, _drawn(faces, seed)).evaluate(embedder)
+    left, right, same = (torch.from_numpy(part) for part in (given.left, given.right, given.same))
+    pairs = Pairs(left, right, same, given.folds)
+    if given.named:
+        return Benchmark(faces.name, faces.samples(), fars, pairs).evaluate(embedder)
+    return PairBenchmark(faces.name, faces.samples(), pairs, fars).evaluate(embedder)
 
 
-def _pairs(faces: FaceSet, seed: int) -> Pairs | None:
+def _drawn(faces: FaceSet, seed: int) -> Pairs | None:
     """Folds of up to 600 pairs, as many as the identities yield; None where even small folds do not fill."""
     labels = faces.samples().labels
     for pairs_per_fold in (600, 300, 100, 50, 20):

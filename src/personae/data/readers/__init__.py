@@ -4,12 +4,16 @@ import zipfile
 from pathlib import Path
 
 from personae.data.readers.archives import read_archive
+from personae.data.readers.bins import SUFFIX, list_bin
 from personae.data.readers.folders import read_folders
 from personae.data.readers.listing import Listing
 from personae.data.readers.lists import SUFFIXES, read_list
 from personae.errors import DataError
 
-_ACCEPTED = "a folder with one folder per identity, a zip with images/ and labels.csv, or a text list of `path label`"
+_ACCEPTED = (
+    "a folder with one folder per identity, a zip with images/ and labels.csv, a text list of `path label`,"
+    " or a .bin of pairs"
+)
 
 
 def read_listing(path: Path) -> Listing:
@@ -21,6 +25,8 @@ def read_listing(path: Path) -> Listing:
             raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
         if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
             return read_archive(path)
+        if path.suffix.lower() == SUFFIX:
+            return list_bin(path)
         if path.suffix.lower() in SUFFIXES:
             return read_list(path)
     except OSError as error:

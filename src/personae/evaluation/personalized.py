@@ -1,0 +1,76 @@
+"""A client's people among everybody's: the protocols of personalized face recognition, 1:1 and 1:N.
+
+`own` are vectors of the client's people and `others` those of everybody else; labels share one coding.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from personae.errors import ConfigError
+from personae.evaluation.comparisons import Crossed, Scores, check_both_kinds, from_within
+from personae.evaluation.exact import GRID, blocks, unit, unit_on_grid
+from personae.evaluation.identification import class_means, search, tpir_at_fpir
+
+Protocol = Literal["correct", "paper"]
+
+
+def personal_pairs(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> Crossed:
+    """1:1: every unordered pair with at least one image of the client's, for `tar_at_far` and `sweep`.
+
+    The paper's pairs are the same; it reads its rates off a histogram with bins of 0.001, interpolated, and here they
+    are exact.
+    """
+    return from_within(own, labels, others, other_labels)
+
+
+def personal_identification(
+    train: Tensor,
+    train_labels: Tensor,
+    probes: Tensor,
+    probe_labels: Tensor,
+    fpirs: Sequence[float],
+    protocol: Protocol = "correct",
+) -> dict[float, float]:
+    """1:N: true positive identification rates of everybody's probes in a gallery of the client's training images.
+
+    `correct` is open-set identification (`tpir_at_fpir`): the mean vector of an identity is its gallery entry, a
+    stranger counts once, with its best score, and a true positive is at rank 1.
+
+    `paper` is what published figures were computed with: means of unit vectors that are not scaled to length one again;
+    the threshold is the ceil(P f)-th highest of all scores of a probe and somebody else's entry, P being the number of
+    probes; whoever reaches it with their own entry is a true positive, at whatever rank.
+    """
+    names, entries = torch.unique(train_labels, return_inverse=True)
+    if protocol == "correct":
+        gallery = class_means(train, entries, len(names))
+        return tpir_at_fpir(search(gallery, names, probes, probe_labels), fpirs)
+    if protocol != "paper":
+        raise ConfigError(f"protocol {protocol!r}: there are correct and paper")
+    scores = _against_means(train, entries, names, probes, probe_labels)
+    check_both_kinds(scores)
+    if not all(0 < fpir <= 1 for fpir in fpirs):
+        raise ConfigError(f"false positive rates of the paper's protocol are above 0 and at most 1, not {list(fpirs)}")
+    places = [min(math.ceil(len(probes) * fpir), scores.impostor_pairs) - 1 for fpir in fpirs]
+    thresholds = scores.impostors_at(places)
+    reached = [int(np.count_nonzero(scores.genuine >= threshold)) for threshold in thresholds]
+    return {fpir: count / scores.genuine_pairs for fpir, count in zip(fpirs, reached, strict=True)}
+
+
+def _against_means(train: Tensor, entries: Tensor, names: Tensor, probes: Tensor, probe_labels: Tensor) -> Scores:
+    """Products with means of unit vectors; being shorter than one, these stay exact on the grid too."""
+    vectors = unit(train)
+    sums = torch.zeros(len(names), vectors.shape[1], dtype=vectors.dtype).index_add_(0, entries, vectors)
+    means = (sums / torch.bincount(entries)[:, None] * GRID).round() / GRID
+    unknown = unit_on_grid(probes)
+    genuine, impostor = [], []
+    for rows in blocks(len(probes), len(names)):
+        scores = (unknown[rows] @ means.T).float()
+        same = probe_labels[rows, None] == names
+        genuine.append(scores[same])
+        impostor.append(scores[~same])
+    return Scores(torch.cat(genuine).numpy(), torch.cat(impostor).numpy())
