@@ -12,7 +12,7 @@ from personae.errors import Diverged
 from personae.evaluation import comparisons, crossing, exact, ranking, screening
 from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, from_within, listed
 from personae.evaluation.curves import sweep
-from personae.evaluation.exact import plain_float32, screening_error, unit_on_grid
+from personae.core.exact import plain_float32, screening_error, unit_on_grid
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.verification import operating_points
 

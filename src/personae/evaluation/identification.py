@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from personae.errors import DataError
-from personae.evaluation.exact import blocks, unit, unit_on_grid
+from personae.core.exact import blocks, unit, unit_on_grid
 from personae.evaluation.verification import false_accepts
 
 

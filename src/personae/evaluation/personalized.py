@@ -13,7 +13,7 @@ from torch import Tensor
 
 from personae.errors import ConfigError
 from personae.evaluation.comparisons import Crossed, Scores, check_both_kinds, from_within
-from personae.evaluation.exact import GRID, blocks, unit, unit_on_grid
+from personae.core.exact import GRID, blocks, unit, unit_on_grid
 from personae.evaluation.identification import class_means, search, tpir_at_fpir
 
 Protocol = Literal["correct", "paper"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from personae.errors import DataError
 from personae.evaluation.comparisons import Scores, listed
-from personae.evaluation.exact import unit
+from personae.core.exact import unit
 from personae.evaluation.identification import search, tpir_at_fpir
 from personae.evaluation.pairs import Pairs
 

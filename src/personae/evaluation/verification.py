@@ -17,7 +17,7 @@ from personae.evaluation.comparisons import (
     from_within,
     listed,
 )
-from personae.evaluation.exact import unit
+from personae.core.exact import unit
 from personae.evaluation.pairs import Pairs, sample_pairs
 
 __all__ = [
