@@ -15,6 +15,7 @@ from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.parts.embedding import BackboneEmbedder
+from personae.runtime.public import SharedFaces
 
 
 class NetworkPlan(Protocol):
@@ -69,6 +70,7 @@ class Federation:
     private: Path  # where clients keep what never leaves them
     judge: Judge  # figures of an embedder on a client's own training and test faces
     mirror: bool = True  # embed an image together with its mirror image
+    public: SharedFaces | None = None  # faces that every party has
 
     def backbone(self, device: torch.device | str = "cpu") -> Backbone:
         """A network initialised from the seed alone."""

@@ -82,6 +82,7 @@ class ClientHost:
             train=holding.train,
             val=holding.val,
             test=holding.test,
+            public=self.federation.public and self.federation.public.open(self.backbone),
             backbone=self.backbone,
             generator=generator(self.federation.seed, stage.name, request.round, request.client.name, request.task),
             round=request.round,
