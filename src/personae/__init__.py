@@ -1,6 +1,6 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import ALGORITHMS, Central, FedFace, FedGC, FedPE, Pretrain
+from personae.algorithms import ALGORITHMS, Adapt, Central, FedFace, FedFR, FedGC, FedPE, Pretrain
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -27,6 +27,7 @@ from personae.runtime.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
+    "Adapt",
     "Algorithm",
     "Augmentation",
     "Backbone",
@@ -45,6 +46,7 @@ __all__ = [
     "Engine",
     "Experiment",
     "FaceSet",
+    "FedFR",
     "FedFace",
     "FedGC",
     "FedPE",

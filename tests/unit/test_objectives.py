@@ -51,7 +51,9 @@ def test_distillation_is_the_divergence_of_the_softened_probabilities():
 LABELS = [2, 0, 1, 3, 7]  # the last two are public people: no class of three
 
 
-@pytest.mark.parametrize(("scale", "margin", "balance", "exponent"), [(30, 0.4, 0.7, 3), (8, 0.1, 0.3, 1), (5, 0, 1, 2)])
+@pytest.mark.parametrize(
+    ("scale", "margin", "balance", "exponent"), [(30, 0.4, 0.7, 3), (8, 0.1, 0.3, 1), (5, 0, 1, 2)]
+)
 def test_one_vs_all_is_equation_6(scale: float, margin: float, balance: float, exponent: float):
     features, rows, bias = values(0, 5, 4), values(1, 3, 4), values(2, 3)
     options = OneVsAll(scale=scale, margin=margin, balance=balance, exponent=exponent)
@@ -66,7 +68,9 @@ def test_one_vs_all_is_equation_6(scale: float, margin: float, balance: float, e
             else:
                 total += (1 - balance) / scale * math.log(1 + math.exp(scale * (g + margin) + b))
         expected.append(total)
-    assert float(options.loss(features, rows, bias, torch.tensor(LABELS))) == pytest.approx(np.mean(expected), rel=1e-12)
+    assert float(options.loss(features, rows, bias, torch.tensor(LABELS))) == pytest.approx(
+        np.mean(expected), rel=1e-12
+    )
 
 
 def test_gradients_are_those_of_the_values():

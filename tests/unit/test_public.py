@@ -3,7 +3,6 @@
 import fcntl
 import multiprocessing
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,8 +146,8 @@ def test_processes_that_share_the_work_get_the_same_bits(tmp_path: Path, backbon
 
 
 @pytest.fixture
-def joined() -> Iterator[Joined]:
-    yield Joined(random_faces(2, 3, 2), FACES, torch.tensor([20, 0, 5]))
+def joined() -> Joined:
+    return Joined(random_faces(2, 3, 2), FACES, torch.tensor([20, 0, 5]))
 
 
 def test_joined_samples_count_the_classes_of_the_second_after_those_of_the_first(joined: Joined):

@@ -15,6 +15,7 @@ from personae.core.stage import Recipe, Stage, predecessors
 from personae.data import PartitionPlan
 from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
+from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain, nearest
 from personae.models import Network
 from personae.runtime.firewall import Firewall
@@ -77,6 +78,7 @@ class Evaluation(_Section):
     folds: int = Field(default=10, ge=2)
     pairs_per_fold: int = Field(default=600, ge=2)
     mirror: bool = True  # add the vector of the mirror image
+    personalized: AmongEverybody | None = None  # each client's people among everybody's test images
 
     @model_validator(mode="after")
     def _rates(self) -> Self:

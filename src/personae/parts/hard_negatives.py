@@ -7,6 +7,7 @@ than e above the threshold is chosen, one whose highest is more than e below is 
 arithmetic, the last of which is exact.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -84,7 +85,7 @@ def error_of(arithmetic: Screen, dimensions: int) -> float:
     itself, and the product too; it sums in float32. The factors pay for products of these errors, and 16 u for
     underflow.
     """
-    float32 = (2 * dimensions + dimensions**0.5 + 26) * 2.0**-24 * (1 + dimensions * 2.0**-20)
+    float32 = (2 * dimensions + math.sqrt(dimensions) + 26) * 2.0**-24 * (1 + dimensions * 2.0**-20)
     return float32 if arithmetic == "float32" else float32 * (1 + 2.0**-5) + (2 * 2.0**-8 + 2.0**-16 + 2.0**-8) * 1.01
 
 
