@@ -164,6 +164,7 @@ class Rehearsal:
     folder: Path
     recipe: Recipe
     holdings: Crowd = field(default_factory=Crowd)
+    public: Faces = PUBLIC
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
     experiment: str = "toys"
@@ -181,7 +182,7 @@ class Rehearsal:
             holdings=self.holdings,
             private=self.folder / "private",
             judge=judge,
-            public=SharedFaces(PUBLIC, self.folder / "public"),
+            public=SharedFaces(self.public, self.folder / "public"),
         )
 
     @property
@@ -195,7 +196,7 @@ class Rehearsal:
             checkpoints=self.checkpoints,
             journal=self.notebook,
             scratch=self.folder / "scratch",
-            public=PUBLIC,
+            public=self.public,
             pooled=random_faces(2, 4, 4),
             benchmarks=self.benchmarks,
             firewall=self.firewall,

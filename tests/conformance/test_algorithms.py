@@ -309,6 +309,8 @@ def windows(vector: Tensor, width: int) -> Tensor:
 def found_in(message: Message, secrets: Tensor) -> bool:
     """Whether a row is in a message: its very numbers in any order, or, up to length, a run of numbers like it."""
     arrays = [array for array in tensors(message) if array.numel() >= secrets.shape[1]]
+    if not arrays:
+        return False
     numbers = torch.cat([array.flatten() for array in arrays])
     directions = torch.nn.functional.normalize(secrets.double(), dim=1)
     alike = max(float((windows(array, secrets.shape[1]) @ directions.T).abs().max()) for array in arrays)
