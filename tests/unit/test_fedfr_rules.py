@@ -266,7 +266,7 @@ class Alone(Crowd):
     """Everybody holds one person."""
 
     def of(self, client: str) -> ClientFaces:
-        faces = random_faces(self.clients.index(client), 1, 6)
+        faces = random_faces(50 + self.clients.index(client), 1, 6)
         return ClientFaces(faces, faces, faces)
 
 
