@@ -11,7 +11,7 @@ from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
 from personae.core.algorithm import ClientInfo, Reply
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
-from personae.errors import ConfigError, QuorumLost
+from personae.errors import ConfigError, Diverged, QuorumLost
 from personae.parts.embedding import class_features
 from personae.parts.public import PublicSampling
 from personae.runtime.federation import ClientFaces
@@ -299,5 +299,5 @@ def test_more_options_without_meaning_are_refused():
 def test_an_untrained_network_that_overflows_is_told_as_divergence(tmp_path: Path):
     run = rehearse(tmp_path, fedfr())
     broken = run.federation.backbone().state()
-    with pytest.raises(QuorumLost, match=r"not finite"):
+    with pytest.raises(Diverged, match=r"not finite under the model to start from; pre-train it first"):
         replace(run.engine(), initial=ModelState(broken.layout, broken.flat * 1e30)).run()

@@ -11,7 +11,7 @@ from personae.core.embedder import embed
 from personae.core.message import ServerState
 from personae.core.payload import ModelState
 from personae.core.samples import Joined
-from personae.errors import ConfigError
+from personae.errors import ConfigError, Diverged
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.hard_negatives import HardNegatives, Screen
 from personae.parts.heads import first_rows
@@ -43,7 +43,10 @@ class PublicSampling:
         if known is not None and known.shape == (server.public.classes, server.backbone.width):
             return known
         server.backbone.load(model)
-        return first_rows("mean", server.backbone, server.public, server.generator)
+        rows = first_rows("mean", server.backbone, server.public, server.generator)
+        if not rows.isfinite().all():  # an untrained network with BatchNorm may overflow in evaluation mode
+            raise Diverged("features of public faces are not finite under the model to start from; pre-train it first")
+        return rows
 
     def join(self, client: Client, model: ModelState, margin: Margin) -> Joined:
         """The client's training faces, and after them its hard negatives under this model."""
