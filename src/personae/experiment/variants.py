@@ -17,7 +17,7 @@ from typing import Any
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
 
-VARIANTS = "variants"
+VARIANTS, EXTENDS = "variants", "extends"
 
 
 def varied(raw: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
@@ -30,12 +30,13 @@ def varied(raw: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin}: there is no variant {variant!r}{advice}")
     place = f"{origin}: {VARIANTS}.{variant}"
     changes = {key: value for key, value in known[variant].items() if key != "until"}
-    whole = _merged({key: value for key, value in raw.items() if key != VARIANTS}, changes, place)
+    whole = merged({key: value for key, value in raw.items() if key != VARIANTS}, changes, place)
     stages = whole.get("stages") or [{}]
     return {**whole, "stages": _chain(stages, known[variant].get("until", stages[-1].get("name")), place)}
 
 
-def _merged(base: Any, changes: Any, place: str) -> Any:
+def merged(base: Any, changes: Any, place: str) -> Any:
+    """What results when `changes` are made to `base`, by the rules above."""
     if not isinstance(changes, dict) or not isinstance(base, dict | list):
         return changes
     if isinstance(base, list):
@@ -44,11 +45,11 @@ def _merged(base: Any, changes: Any, place: str) -> Any:
             if name not in names:
                 raise ConfigError(f"{place}: there is no {name!r}{nearest(name, names)}")
         return [
-            _merged(entry, changes.get(name, {}), f"{place}.{name}") for name, entry in zip(names, base, strict=True)
+            merged(entry, changes.get(name, {}), f"{place}.{name}") for name, entry in zip(names, base, strict=True)
         ]
     if "name" in changes and "name" in base and changes["name"] != base["name"]:
         return changes
-    inside = {key: _merged(base.get(key), value, f"{place}.{key}") for key, value in changes.items()}
+    inside = {key: merged(base.get(key), value, f"{place}.{key}") for key, value in changes.items()}
     return {**base, **inside}
 
 
@@ -62,6 +63,6 @@ def _chain(stages: list[dict[str, Any]], last: Any, place: str) -> list[dict[str
     while position is not None:
         stage = stages[position]
         chain.insert(0, stage)
-        after = stage.get("after") or (names[position - 1] if position else None)
+        after = stage.get("after", names[position - 1] if position else "")
         position = names.index(after) if after in names[:position] else None
     return chain

@@ -13,7 +13,6 @@ import numpy as np
 from personae.reproduce.quantities import Outcomes, Quantity
 from personae.reproduce.statistics import Test, Verdict
 
-
 RECIPES = files("personae.reproduce") / "recipes"
 
 
@@ -157,7 +156,7 @@ class Pictures(Protocol):
 class System:
     """A paper: its claims, and optionally pictures beyond their plots, with the variants that these need.
 
-    Its experiments are `<name>/<scale>.toml` in the folder `recipes`, with a variant for each row of the paper's tables.
+    Its experiments are `<name>/<scale>.toml` in the folder `recipes`, a variant for each row of the paper's tables.
     """
 
     name: str

@@ -30,8 +30,9 @@ class Test:
 
     @property
     def deviation(self) -> float | None:
-        """Over the seeds; of one seed there is none."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        """Over the seeds; of one seed there is none, nor where a run has no figures."""
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if known else None
 
     def above(self, bound: float) -> float:
         """The chance of a mean this far above `bound` or farther if the truth were the bound: a one-sided p."""
