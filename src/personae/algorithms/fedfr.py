@@ -106,6 +106,10 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature is {self.temperature}, it must be positive and finite")
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset() if self.public else frozenset({"public"})
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
         phi = PublicEmbeddings(self.sampling.rows(previous, server, model)) if self.public else None
