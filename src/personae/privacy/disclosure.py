@@ -22,8 +22,9 @@ reconstruct a likeness of the face. Where it goes up, the server learns it; wher
 own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
 may hold the templates of everybody who takes part.
 
-Public embeddings (`PublicEmbeddings`) are one vector for each person of a public data set that all parties have. Clients
-train them beside their private faces, so that an update of them, like one of the weights, may say something about these.
+Public embeddings (`PublicEmbeddings`) are one vector for each person of a public data set that all parties have.
+Clients train them beside their private faces, so that an update of them, like one of the weights, may say something
+about these.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """

@@ -2,6 +2,7 @@
 
 from personae.reproduce.claims import System
 from personae.reproduce.systems.fedface import FEDFACE
+from personae.reproduce.systems.fedfr import FEDFR
 from personae.reproduce.systems.fedgc import FEDGC
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE)}
+SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, FEDFR)}
