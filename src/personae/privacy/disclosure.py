@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 
 PREAMBLE = """# What leaves a client
 
@@ -21,6 +21,13 @@ Whoever holds it and the network can recognise that person in other images, link
 reconstruct a likeness of the face. Where it goes up, the server learns it; where it comes down, a client gets back its
 own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
 may hold the templates of everybody who takes part.
+
+An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share and the
+server does not have. It lets the server see which clients hold the same person, how many people any two of them share,
+and the same again in every round and every run under that key. It does not say who the person is; whoever has the key,
+which is every client, can try names against it. A person held by several clients has one class embedding, the mean of
+theirs: each of these clients then receives what the others' images of that person have contributed. FedGC sends aliases
+only where `link` is set.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
@@ -88,6 +95,7 @@ def message_bytes(
         ModelState.__name__: 4 * layout.size,
         ClassEmbeddings.__name__: 4 * width * classes,
         PublicEmbeddings.__name__: 4 * width * classes,
+        Aliases.__name__: 8 * classes,
         Count.__name__: 8,
         Scalars.__name__: 8,
     }
