@@ -18,6 +18,10 @@ class Samples(Protocol):
     @property
     def classes(self) -> int: ...
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The name behind each label. It stays with the party that holds the images."""
+
     def __len__(self) -> int: ...
 
     def images(self, positions: Tensor) -> Tensor:
@@ -43,6 +47,10 @@ class Joined:
     @property
     def classes(self) -> int:
         return self.first.classes + self.second.classes
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return (*self.first.identities, *self.second.identities)
 
     def __len__(self) -> int:
         return len(self.first) + len(self.chosen)
