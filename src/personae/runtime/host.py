@@ -83,13 +83,13 @@ class ClientHost:
             train=holding.train,
             val=holding.val,
             test=holding.test,
-            public=self.federation.public.open(self.backbone) if self.federation.public else None,
             backbone=self.backbone,
             generator=generator(self.federation.seed, stage.name, request.round, request.client.name, request.task),
             round=request.round,
             rounds=stage.rounds,
             recall=recall,
             embedder=self.federation.embedder,
+            public=self.federation.public.open(self.backbone) if self.federation.public else None,
         )
 
     def _store(self, request: Request) -> PrivateStore:
