@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -136,8 +135,10 @@ def test_what_it_writes(done: Path):
 
 
 def test_workers_change_nothing(done: Path, system: System, faces_cache: Path, tmp_path: Path):
-    go(system, tmp_path / "out", faces_cache, workers=2)
-    assert (tmp_path / "out" / "claims.json").read_bytes() == (done / "claims.json").read_bytes()
+    go(system, tmp_path / "out", faces_cache, workers=2, seeds=1, claims=("T-1",))
+    for name in ("pretrained", "fedgc"):
+        one, two = (results(out / "runs" / "seed-0" / name) for out in (done, tmp_path / "out"))
+        assert one == two
 
 
 def test_resuming_runs_nothing_twice_and_adds_what_is_new(done: Path, system: System, faces_cache: Path):
@@ -155,32 +156,35 @@ def test_resuming_runs_nothing_twice_and_adds_what_is_new(done: Path, system: Sy
     assert (done / "claims.json").read_bytes() == claims
 
 
-def _go(recipes: Path, out: Path, cache: Path, workers: int, resume: bool) -> None:
+def _go(recipes: Path, out: Path, cache: Path, resume: bool) -> None:
     torch.set_num_threads(1)
-    go(made_up(recipes), out, cache, workers=workers, resume=resume)
+    go(made_up(recipes), out, cache, workers=2, resume=resume)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_it_can_be_killed_and_resumed(done: Path, system: System, faces_cache: Path, tmp_path: Path, workers: int):
-    """SIGKILL to the main process alone, again and again at other places: those it started must not linger."""
+@pytest.mark.slow
+def test_killed_and_resumed_with_workers_it_gives_the_very_same(
+    done: Path, system: System, faces_cache: Path, tmp_path: Path
+):
+    """SIGKILL to the main process alone, at two places: those that it started must not linger in the runs."""
     context, out = multiprocessing.get_context("forkserver"), tmp_path / "out"
-    for patience in (4, 9, 15):
-        arguments = (system.recipes, out, faces_cache, workers, (out / "reproduce.json").is_file())
+    context.set_forkserver_preload(["personae.reproduce.reproduce"])
+    for files in (5, 25):
+        arguments = (system.recipes, out, faces_cache, (out / "reproduce.json").is_file())
         process = context.Process(target=_go, args=arguments)
         process.start()
-        deadline = time.monotonic() + 60
-        while process.is_alive() and time.monotonic() < deadline:
-            if len(list((out / "runs").rglob("*.safetensors"))) >= patience:
-                break
-            time.sleep(0.01)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while len(list((out / "runs").rglob("*.safetensors"))) < files:
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
         process.join()
-    go(system, out, faces_cache, workers=workers, resume=True)
+    assert not (out / "claims.json").exists()
+    go(system, out, faces_cache, workers=2, resume=True)
     assert (out / "claims.json").read_bytes() == (done / "claims.json").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------------- confused people
+# ------------------------------------------------------------------------------------------------------ confused people
 
 
 def outcomes_of(done: Path, system: System, cache: Path) -> dict[str, Outcome]:
@@ -193,7 +197,7 @@ def test_confused_people_by_hand(done: Path, system: System, faces_cache: Path, 
     outcomes = outcomes_of(done, system, faces_cache)
     before, after = confusion.crowd_of(outcomes["fedpe"]), confusion.crowd_of(outcomes["fedgc"])
     assert len(before.rows) == len(before.owners) == 8
-    assert len(before.vectors) == len(before.people) == 8 * 4  # of six images each, two are for tests
+    assert len(before.vectors) == len(before.people) == round(0.6 * 48)
     cosines = {
         (a, b): float(F.cosine_similarity(before.rows[a], before.rows[b], dim=0))
         for a in range(8)
@@ -201,19 +205,11 @@ def test_confused_people_by_hand(done: Path, system: System, faces_cache: Path, 
         if before.owners[a] != before.owners[b]
     }
     worst = sorted(cosines, key=lambda pair: -cosines[pair])[:3]
-    expected = [
-        float(
-            torch.stack(
-                [
-                    one @ other
-                    for a, b in worst
-                    for one in crowd.vectors[crowd.people == a]
-                    for other in crowd.vectors[crowd.people == b]
-                ]
-            ).mean()
-        )
-        for crowd in (before, after)
-    ]
+    expected = []
+    for crowd in (before, after):
+        faces = {person: crowd.vectors[crowd.people == person] for pair in worst for person in pair}
+        means = [torch.stack([one @ other for one in faces[a] for other in faces[b]]).mean() for a, b in worst]
+        expected.append(float(sum(means)) / 3)
     found = [confusion.confused_pairs("", "fedpe", name).read(outcomes) for name in ("fedpe", "fedgc")]
     assert found == pytest.approx(expected, abs=1e-5)
     own = confusion.most_similar_pairs("", "fedpe").read(outcomes)
