@@ -25,7 +25,7 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def images(self, positions: Tensor) -> Tensor:
-        """uint8 [len(positions), height, width, 3], RGB, on the CPU."""
+        """uint8 [len(positions), height, width, 3], RGB, on the device that the positions are on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Joined:
     def images(self, positions: Tensor) -> Tensor:
         of_first = positions < len(self.first)
         own = self.first.images(positions[of_first])
-        theirs = self.second.images(self.chosen[positions[~of_first] - len(self.first)])
+        theirs = self.second.images(self.chosen.to(positions.device)[positions[~of_first] - len(self.first)])
         images = own.new_empty(len(positions), *(own if len(own) else theirs).shape[1:])
         images[of_first], images[~of_first] = own, theirs
         return images
