@@ -171,7 +171,7 @@ def fit(message: Any, context: Any, task: Task) -> Any:
         weight_decay=options.weight_decay,
     )
     for _ in range(int(options.epochs or 1)):
-        for positions in torch.randperm(len(faces)).split(options.batch_size):
+        for positions in torch.randperm(len(faces)).tensor_split(options.steps(len(faces))):
             images = faces.images(positions).permute(0, 3, 1, 2).float().mul_(1 / 127.5).sub_(1)
             if torch.rand(()) < 0.5:
                 images = images.flip(3)
