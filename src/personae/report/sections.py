@@ -41,7 +41,11 @@ def headline(run: Run) -> Markup:
     places: dict[str, list[str]] = {}
     for column in columns:
         places.setdefault(heading(column)[0], []).append(column)
-    return section("Results", "results", *(_one_place(place, rows, names) for place, names in places.items()))
+    found = [
+        _clients(rows, names) if place == "clients" else _one_place(place, rows, names)
+        for place, names in places.items()
+    ]
+    return section("Results", "results", *found)
 
 
 def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
@@ -51,13 +55,26 @@ def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str]) -> Marku
         if any(column in row.metrics for column in columns)
     ]
     caption = f"{place}: final models, in percent."
-    if columns[0].startswith(CLIENTS):
-        caption += " Mean ± standard deviation over the clients, each on its own test images."
-        if any(among_everybody(column) for column in columns):
-            caption += " 1:1 and 1:N are among the test images of everybody."
-    elif any(column + DEVIATION in row.metrics for row in rows for column in columns):
+    if any(column + DEVIATION in row.metrics for row in rows for column in columns):
         caption += " Mean ± standard deviation over the folds, where there are any."
     return table([place, *(heading(column)[1] for column in columns)], body, caption)
+
+
+def _clients(rows: Sequence[Row], columns: Sequence[str]) -> Markup:
+    """A line for the global model and one for the personal ones, so that they stand below each other."""
+    metrics = list(dict.fromkeys(column.removeprefix(CLIENTS).partition("/")[2] for column in columns))
+    body = [
+        [f"{row.label}, {model}", *(cell(row.metrics, f"{CLIENTS}{model}/{metric}") for metric in metrics)]
+        for row in rows
+        for model in ("global", "personal")
+        if any(f"{CLIENTS}{model}/{metric}" in row.metrics for metric in metrics)
+    ]
+    caption = (
+        "clients: final models, in percent. Mean ± standard deviation over the clients, each on its own test images."
+    )
+    if any(among_everybody(metric) for metric in metrics):
+        caption += " 1:1 and 1:N are among the test images of everybody."
+    return table(["clients", *(heading(metric)[1] for metric in metrics)], body, caption)
 
 
 def disclosure(run: Run) -> Markup:
