@@ -1,6 +1,18 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import ALGORITHMS, Central, FedFace, FedGC, FedPE, Pretrain
+from personae.algorithms import (
+    ALGORITHMS,
+    HFMAML,
+    Central,
+    FedAvg,
+    FedFace,
+    FedGC,
+    FedPE,
+    HFMAMLGlobal,
+    Pretrain,
+    QFedAvg,
+    Tune,
+)
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -17,6 +29,7 @@ from personae.models import Network, load_weights
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
+from personae.parts.meta import MetaSGD
 from personae.runtime.engine import Engine
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
@@ -27,6 +40,7 @@ from personae.runtime.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
+    "HFMAML",
     "Algorithm",
     "Augmentation",
     "Backbone",
@@ -45,16 +59,19 @@ __all__ = [
     "Engine",
     "Experiment",
     "FaceSet",
+    "FedAvg",
     "FedFace",
     "FedGC",
     "FedPE",
     "Federation",
     "Firewall",
+    "HFMAMLGlobal",
     "Interrupted",
     "LocalSGD",
     "LocalState",
     "Margin",
     "Message",
+    "MetaSGD",
     "ModelState",
     "Network",
     "Nothing",
@@ -64,6 +81,7 @@ __all__ = [
     "Pretrain",
     "PrivateStore",
     "PublicEmbeddings",
+    "QFedAvg",
     "QuorumLost",
     "Recipe",
     "Reply",
@@ -73,6 +91,7 @@ __all__ = [
     "ServerState",
     "Stage",
     "Transport",
+    "Tune",
     "embed",
     "load_experiment",
     "load_weights",

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_the_hessian_free_direction_converges_to_the_exact_one_with_the_square_o
     exact, without = by_torch_func("exact", 0.3), by_torch_func("first", 0.3)
     deltas = [0.2 / 2**halving for halving in range(6)]
     errors = [distance(ours("hessian-free", 0.3, delta), exact) for delta in deltas]
-    orders = [math.log2(one / next_) for one, next_ in zip(errors, errors[1:], strict=False)]
+    orders = [math.log2(one / next_) for one, next_ in pairwise(errors)]
     assert orders[-3:] == pytest.approx([2.0] * 3, abs=0.05)  # halving delta quarters the error
     assert distance(ours("hessian-free", 0.3, 1e-4), exact) < 1e-7 * distance(without, exact)
 
