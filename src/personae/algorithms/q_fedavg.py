@@ -9,7 +9,7 @@ server: Delta_k <- F_k^q L (w - w_k),   h_k <- q F_k^(q-1) |L (w - w_k)|^2 + L F
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from personae.core.message import ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.samples import Samples
 from personae.errors import Diverged
-from personae.parts.averaging import Weighting, weight_of
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.images import normalise
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -81,19 +81,24 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
         return up, Private(rows=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""
         w, trained = state.model.flat, state.model.layout.trainable_size
         L = self.lipschitz or 1 / self.training.lr
-        step, scale = torch.zeros_like(w), 0.0
-        for reply in replies:
-            p = weight_of(self.weighting, reply.up.samples.value)
-            F = max(reply.up.training.values.get(BEFORE, 0.0), 0.0) + 1e-10  # q - 1 may be a negative power
-            way = w - reply.up.model.flat.to(w.device)
-            length = float(way[:trained].square().sum())  # statistics of BatchNorm are averaged, but are no weights
-            step.add_(way, alpha=p * L * F**self.q)
-            scale += p * (self.q * F ** (self.q - 1) * L**2 * length + L * F**self.q)
-        if not scale > 0 or not math.isfinite(scale):
-            raise Diverged(f"q_fedavg: the losses sum up to {scale}; lower q (now {self.q}) or the learning rate")
-        return State(model=ModelState(state.model.layout, w - step / scale))
+
+        def models() -> Iterator[tuple[Tensor, float]]:
+            stay = 0.0
+            for reply in replies:
+                p = weight_of(self.weighting, reply.up.samples.value)
+                F = max(reply.up.training.values.get(BEFORE, 0.0), 0.0) + 1e-10  # q - 1 may be a negative power
+                way = (w - reply.up.model.flat.to(w.device))[:trained]  # statistics of BatchNorm are no weights
+                stay += p * self.q * F ** (self.q - 1) * L**2 * float(way.square().sum())
+                yield reply.up.model.flat, p * L * F**self.q
+            yield w, stay
+
+        try:
+            return State(model=ModelState(state.model.layout, weighted_mean(models())))
+        except ArithmeticError as error:
+            raise Diverged(f"q_fedavg: a loss to the power of q = {self.q} is beyond all bounds; lower q") from error
 
 
 @torch.no_grad()
