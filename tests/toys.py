@@ -14,7 +14,6 @@ from personae.algorithms.fedpe import Down, Private, Up
 from personae.core.algorithm import AnyAlgorithm, Client
 from personae.core.embedder import Embedder, embed
 from personae.core.payload import Count, ModelState, Scalars
-from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.errors import Diverged
 from personae.parts.images import Augmentation
@@ -25,6 +24,7 @@ from personae.runtime.engine import Benchmark, Engine, Journal
 from personae.runtime.federation import ClientFaces, Federation, NetworkPlan
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
+from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Answer, Failure, Request, Transport
 
 SIDE = 32
@@ -53,6 +53,9 @@ def random_faces(seed: int, classes: int, images: int, side: int = SIDE) -> Face
     noise = torch.randint(0, 50, (classes, images, side, side, 3), generator=source)
     pixels = (people + noise).to(torch.uint8).reshape(-1, side, side, 3)
     return Faces(pixels, torch.arange(classes).repeat_interleave(images), classes)
+
+
+PUBLIC = random_faces(1, 4, 4)
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,10 @@ class TinyPlan:
         return module
 
 
-def judge(embedder: Embedder, train: Samples, test: Samples) -> dict[str, float]:
+def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
     """How often the nearest training face is of the right class."""
-    nearest = (embed(embedder, test) @ embed(embedder, train).T).argmax(1)
-    return {"rank1": float((train.labels[nearest] == test.labels).double().mean())}
+    nearest = (embed(embedder, faces.test) @ embed(embedder, faces.train).T).argmax(1)
+    return {"rank1": float((faces.train.labels[nearest] == faces.test.labels).double().mean())}
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class Rehearsal:
     folder: Path
     recipe: Recipe
     holdings: Crowd = field(default_factory=Crowd)
+    public: Faces = PUBLIC
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
     experiment: str = "toys"
@@ -181,6 +185,7 @@ class Rehearsal:
             holdings=self.holdings,
             private=self.folder / "private",
             judge=judge,
+            public=SharedFaces(self.public, self.folder / "public"),
         )
 
     @property
@@ -194,7 +199,7 @@ class Rehearsal:
             checkpoints=self.checkpoints,
             journal=self.notebook,
             scratch=self.folder / "scratch",
-            public=random_faces(1, 4, 4),
+            public=self.public,
             pooled=random_faces(2, 4, 4),
             benchmarks=self.benchmarks,
             firewall=self.firewall,

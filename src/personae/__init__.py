@@ -3,9 +3,11 @@
 from personae.algorithms import (
     ALGORITHMS,
     HFMAML,
+    Adapt,
     Central,
     FedAvg,
     FedFace,
+    FedFR,
     FedGC,
     FedPE,
     HFMAMLGlobal,
@@ -41,6 +43,7 @@ from personae.runtime.transport import Transport
 __all__ = [
     "ALGORITHMS",
     "HFMAML",
+    "Adapt",
     "Algorithm",
     "Augmentation",
     "Backbone",
@@ -60,6 +63,7 @@ __all__ = [
     "Experiment",
     "FaceSet",
     "FedAvg",
+    "FedFR",
     "FedFace",
     "FedGC",
     "FedPE",

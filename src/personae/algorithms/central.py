@@ -18,11 +18,15 @@ from personae.parts.margins import Margin
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
     rows: Tensor  # the class embeddings
+    public: bool  # whether they are of public people
     velocity: Tensor | None  # the momentum that training goes on with
     loss: float  # mean over the last round
 
     def figures(self) -> dict[str, float]:
         return {"loss": self.loss}
+
+    def public_rows(self) -> Tensor | None:
+        return self.rows if self.public else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
         model = previous.model if previous else server.initial
         server.backbone.load(model)
         rows = first_rows(self.rows, server.backbone, self.faces(server), server.generator)
-        return State(model=model, rows=rows, velocity=None, loss=0.0)
+        return State(model=model, rows=rows, public=not self.pools_faces, velocity=None, loss=0.0)
 
     def send(self, state: State, client: ClientInfo) -> Broadcast:  # noqa: ARG002
         return Broadcast(model=state.model)
@@ -66,7 +70,8 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
             velocity=state.velocity,
             part=part,
         )
-        return State(model=server.backbone.state(), rows=rows, velocity=fit.velocity, loss=fit.loss)
+        model = server.backbone.state()
+        return State(model=model, rows=rows, public=state.public, velocity=fit.velocity, loss=fit.loss)
 
     def faces(self, server: Server) -> Samples:
         if server.pooled is None:

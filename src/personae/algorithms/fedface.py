@@ -92,6 +92,10 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         if self.fixed and self.strength:
             raise ValueError("fixed class embeddings cannot be spread out: set strength = 0 or fixed = false")
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset({"rows"}) if not self.strength else frozenset()
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, rows={})
 
@@ -124,7 +128,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         rows = F.normalize(rows)
         up = Up(
             model=client.backbone.state(),
-            rows=ClassEmbeddings(rows) if self.strength else None,
+            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )

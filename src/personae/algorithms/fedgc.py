@@ -79,6 +79,10 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         if self.fixed and self.regulariser != "none":
             raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset({"rows"}) if self.regulariser == "none" else frozenset()
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, rows={})
 
@@ -99,7 +103,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         fit = self.training.fit(client.backbone, [] if self.fixed else [rows], client.train, loss, client.generator)
         up = Up(
             model=client.backbone.state(),
-            rows=None if self.regulariser == "none" else ClassEmbeddings(rows),
+            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 import torch
+from torch import Tensor
 
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
@@ -34,6 +35,19 @@ class ClientInfo:
     index: int
 
 
+class PublicFaces(Protocol):
+    """Faces that every party has."""
+
+    @property
+    def samples(self) -> Samples: ...
+
+    def features(self, model: ModelState) -> Tensor:
+        """float32 [N, D], of length one, on the CPU and not to be written to: what the model makes of each sample.
+
+        They are computed with the client's backbone, which may hold that model afterwards.
+        """
+
+
 @dataclass(frozen=True)
 class Client:
     """A client in one round: its faces, a backbone to work with, and its own random numbers."""
@@ -42,6 +56,7 @@ class Client:
     train: Samples
     val: Samples
     test: Samples
+    public: PublicFaces | None
     backbone: Backbone
     generator: torch.Generator
     round: int  # counted from 1
@@ -98,6 +113,11 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     def __init_subclass__(cls) -> None:
         declared = next(get_args(base) for base in cls.__orig_bases__ if get_args(base))  # type: ignore[attr-defined]
         cls.types = Types(*declared)
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Fields of messages that these hyper-parameters leave empty, though the types would let them across."""
+        return frozenset()
 
     @abstractmethod
     def start(self, previous: ServerState | None, server: Server) -> StateT:

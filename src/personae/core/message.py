@@ -105,6 +105,10 @@ class ServerState(Record):
         """What the server's own work in the last round has to say about itself, such as its loss."""
         return {}
 
+    def public_rows(self) -> Tensor | None:
+        """Class embeddings of the public people, where the server has come to any."""
+        return None
+
 
 def _name(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)

@@ -1,7 +1,10 @@
 """Labelled images as an algorithm sees them: by position, decoded, with labels counted from zero."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -19,3 +22,35 @@ class Samples(Protocol):
 
     def images(self, positions: Tensor) -> Tensor:
         """uint8 [len(positions), height, width, 3], RGB, on the CPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Samples of two sets under one coding: the classes of the first, then all those of the second.
+
+    Of the second set only the `chosen` positions are there; classes of which nothing was chosen are counted all the
+    same, so that labels mean the same whatever is chosen.
+    """
+
+    first: Samples
+    second: Samples
+    chosen: Tensor  # int64: positions in the second set
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return torch.cat([self.first.labels, self.first.classes + self.second.labels[self.chosen]])
+
+    @property
+    def classes(self) -> int:
+        return self.first.classes + self.second.classes
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.chosen)
+
+    def images(self, positions: Tensor) -> Tensor:
+        of_first = positions < len(self.first)
+        own = self.first.images(positions[of_first])
+        theirs = self.second.images(self.chosen[positions[~of_first] - len(self.first)])
+        images = own.new_empty(len(positions), *(own if len(own) else theirs).shape[1:])
+        images[of_first], images[~of_first] = own, theirs
+        return images

@@ -1,6 +1,7 @@
 """A partitioned face set as the clients of a federation."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,12 +30,25 @@ class PartitionedFaces:
         rows = self.partition.rows(client)
         held = self.faces.samples(rows)
         purposes = self.partition.split[rows]
-        return ClientFaces(*(_for_purpose(held, purposes == split) for split in Split))
+        train, val, test = (_for_purpose(held, purposes == split) for split in Split)
+        return ClientFaces(train, val, test, partial(self._strangers, client))
 
     def pooled(self, split: Split, *, newcomers: bool = False) -> FaceSamples:
         """The faces of all clients in one place, as only a comparison may have them."""
         names = [name for name in self.clients if newcomers or name not in self.newcomers]
         return self.faces.samples(np.sort(np.concatenate([self.partition.rows(name, split) for name in names])))
+
+    def _strangers(self, client: str) -> FaceSamples:
+        """Everybody else's test faces; of people whom the client knows, under its own labels for them."""
+        own = np.unique(self.faces.identity[self.partition.rows(client)])
+        others = [self.partition.rows(name, Split.TEST) for name in self.clients if name != client]
+        rows = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *others]))
+        unknown = np.setdiff1d(self.faces.identity[rows], own)
+        codes = np.concatenate([own, unknown])
+        order = np.argsort(codes)
+        labels = order[np.searchsorted(codes, self.faces.identity[rows], sorter=order)]
+        names = tuple(self.faces.identities[code] for code in codes)
+        return FaceSamples(names, torch.from_numpy(labels), self.faces.pixels, self.faces.stored[rows])
 
 
 def _for_purpose(held: FaceSamples, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FaceSamples:

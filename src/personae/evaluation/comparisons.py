@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from personae.core.exact import unit_on_grid
 from personae.errors import DataError
 from personae.evaluation.crossing import Crossing, Floats, Integers
-from personae.evaluation.exact import unit_on_grid
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.ranking import Ranked, Span, spans
 from personae.evaluation.screening import impostors_at

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from personae.evaluation.exact import unit_on_grid
+from personae.core.exact import unit_on_grid
 
 ROWS, COLUMNS = 256, 4096  # of a tile: large enough for a fast product, small enough to stay in the cache
 RESCORED = 256  # pairs at a time

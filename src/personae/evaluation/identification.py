@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from personae.core.exact import blocks, unit, unit_on_grid
 from personae.errors import DataError
-from personae.evaluation.exact import blocks, unit, unit_on_grid
 from personae.evaluation.verification import false_accepts
 
 

@@ -5,18 +5,60 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from personae.core.exact import GRID, blocks, unit, unit_on_grid
 from personae.errors import ConfigError
 from personae.evaluation.comparisons import Crossed, Scores, check_both_kinds, from_within
-from personae.evaluation.exact import GRID, blocks, unit, unit_on_grid
 from personae.evaluation.identification import class_means, search, tpir_at_fpir
+from personae.evaluation.verification import tar_at_far, tar_name
 
 Protocol = Literal["correct", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmongEverybody:
+    """Which rates a client's people are to have among everybody's: 1:1 at `fars`, 1:N at `fpirs`."""
+
+    fars: tuple[float, ...] = (1e-2, 1e-3)
+    fpirs: tuple[float, ...] = (1e-1, 1e-2)
+    protocols: tuple[Protocol, ...] = ("correct",)
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for rate in (*self.fars, *self.fpirs):
+            if not 0 < rate <= 1:
+                raise ValueError(f"a rate of {rate} is not in (0, 1]")
+
+    def rates(
+        self,
+        train: Tensor,
+        train_labels: Tensor,
+        own: Tensor,
+        labels: Tensor,
+        others: Tensor,
+        other_labels: Tensor,
+    ) -> dict[str, float]:
+        """`1:1 tar@1e-03`, `1:N tpir@1e-02`, and `1:N tpir@1e-02 (paper)`; what cannot be computed is left out."""
+        found = {}
+        pairs = personal_pairs(own, labels, others, other_labels)
+        if pairs.genuine_pairs and pairs.impostor_pairs:
+            found = {f"1:1 {tar_name(far)}": tar for far, tar in tar_at_far(pairs, self.fars).items()}
+        probes, probe_labels = torch.cat([own, others]), torch.cat([labels, other_labels])
+        mated = torch.isin(probe_labels, train_labels)
+        if not mated.any() or mated.all():
+            return found
+        for protocol in self.protocols:
+            mark = "" if protocol == "correct" else f" ({protocol})"
+            rates = personal_identification(train, train_labels, probes, probe_labels, self.fpirs, protocol)
+            names = {fpir: tar_name(fpir).replace("tar@", "tpir@") for fpir in rates}
+            found |= {f"1:N {names[fpir]}{mark}": rate for fpir, rate in rates.items()}
+        return found
 
 
 def personal_pairs(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> Crossed:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from personae.core.exact import unit
 from personae.errors import DataError
 from personae.evaluation.comparisons import Scores, listed
-from personae.evaluation.exact import unit
 from personae.evaluation.identification import search, tpir_at_fpir
 from personae.evaluation.pairs import Pairs
 

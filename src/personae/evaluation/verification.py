@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from personae.core.exact import unit
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import (
     Comparisons,
@@ -17,7 +18,6 @@ from personae.evaluation.comparisons import (
     from_within,
     listed,
 )
-from personae.evaluation.exact import unit
 from personae.evaluation.pairs import Pairs, sample_pairs
 
 __all__ = [

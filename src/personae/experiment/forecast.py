@@ -6,7 +6,7 @@ from personae.core.layout import Layout
 from personae.core.stage import Stage
 from personae.data.holdings import Holding
 from personae.experiment.materials import Materials
-from personae.privacy.disclosure import message_bytes, sends
+from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
 
 COPIES = 4  # of the weights in a process that trains: the weights, their gradient, the momentum, the update
@@ -70,13 +70,15 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
     images = sum(holding.train for holding in trainers)
     if not algorithm.federated and not algorithm.pools_faces:
         images = len(materials.public) if materials.public is not None else 0
+    people = 0 if materials.public is None else materials.public.samples().classes
+    sizes = layout, width, classes, people, withheld(stage.algorithm)
     return StageForecast(
         name=stage.name,
         algorithm=algorithm.name,
         rounds=stage.rounds,
         clients_per_round=asked,
         images_per_round=images * asked // len(trainers) if asked else images,
-        bytes_down=asked * message_bytes(algorithm.types.down, layout, width, classes),
-        bytes_up=asked * message_bytes(algorithm.types.up, layout, width, classes),
-        leaves=sends(algorithm),
+        bytes_down=asked * message_bytes(algorithm.types.down, *sizes),
+        bytes_up=asked * message_bytes(algorithm.types.up, *sizes),
+        leaves=sends(stage.algorithm),
     )

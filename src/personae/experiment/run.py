@@ -1,14 +1,16 @@
 """From an experiment to a finished run."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from personae.core.embedder import Embedder
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
 from personae.evaluation.personal import evaluate_client
-from personae.experiment.config import Experiment
+from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory, environment
 from personae.models import load_weights
@@ -16,8 +18,9 @@ from personae.progress import Progress, silent
 from personae.report.html import write_report
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine, unheard
-from personae.runtime.federation import Federation
+from personae.runtime.federation import ClientFaces, Federation
 from personae.runtime.inprocess import local_transport
+from personae.runtime.public import SharedFaces
 
 
 def run_experiment(
@@ -32,6 +35,29 @@ def run_experiment(
     notify: Callable[[str], None] = unheard,
 ) -> Path:
     """Run it, or go on with it, in the folder `out`; gives the path of the report."""
+    conduct(
+        experiment, out, resume=resume, workers=workers, device=device, cache=cache, progress=progress, notify=notify
+    )
+    return write_report(out)
+
+
+def conduct(
+    experiment: Experiment,
+    out: Path,
+    *,
+    begin: Path | None = None,
+    resume: bool = False,
+    workers: int = 1,
+    device: str = "cpu",
+    cache: Path | None = None,
+    progress: Progress = silent,
+    notify: Callable[[str], None] = unheard,
+) -> None:
+    """Run it without a report.
+
+    `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
+    it ended with is taken over to the bit, and only the last stage runs here.
+    """
     config, recipe = experiment.resolved(), experiment.recipe
     if resume:
         run = RunDirectory.reopen(out, config)
@@ -39,27 +65,36 @@ def run_experiment(
         run = RunDirectory.create(out, config, recipe, environment(device, workers))
     try:
         materials = Materials(experiment, workers, progress, cache)
+        public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
         federation = Federation(
             seed=experiment.seed,
             recipe=recipe,
             network=experiment.network,
             holdings=materials.clients,
             private=out / "private",
-            judge=partial(evaluate_client, fars=experiment.evaluation.client_fars),
+            judge=partial(_judge, options=experiment.evaluation),
             mirror=experiment.evaluation.mirror,
+            public=public,
         )
         layout = federation.backbone().layout
+        checkpoints = Checkpoints(out / "checkpoints", materials.digest(), recipe, layout)
+        if begin is not None and checkpoints.latest() is None:
+            if (begin / "private").is_dir():
+                shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True)
+            checkpoints.inherit(begin / "checkpoints", recipe[-2])
         pools = any(stage.algorithm.pools_faces for stage in recipe)
+        if public:
+            public.clear()  # what a run that was killed may have left behind half written
         transport = local_transport(federation, workers, device)
         try:
             Engine(
                 federation=federation,
                 transport=transport,
-                checkpoints=Checkpoints(out / "checkpoints", materials.digest(), recipe, layout),
+                checkpoints=checkpoints,
                 journal=run,
                 scratch=out / "scratch",
                 initial=_initial(experiment, layout),
-                public=None if materials.public is None else materials.public.samples(),
+                public=public.samples if public else None,
                 pooled=materials.clients.pooled(Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
                 firewall=experiment.firewall,
@@ -70,9 +105,15 @@ def run_experiment(
             ).run()
         finally:
             transport.close()
-        return write_report(out)
+            if public:
+                public.clear()
     finally:
         run.close()
+
+
+def _judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:
+    strangers = faces.strangers() if faces.strangers and options.personalized else None
+    return evaluate_client(embedder, faces.train, faces.test, options.client_fars, strangers, options.personalized)
 
 
 def _initial(experiment: Experiment, layout: Layout) -> ModelState | None:

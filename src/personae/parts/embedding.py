@@ -1,12 +1,14 @@
 """A backbone as an embedder."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from personae.core.backbone import Backbone
+from personae.core.payload import ModelState
 from personae.core.samples import Samples
 from personae.parts.images import normalise
 
@@ -47,3 +49,8 @@ def class_features(backbone: Backbone, samples: Samples, batch: int = 256) -> Te
     if total is None:
         raise ValueError("there are no samples")
     return F.normalize(total, dim=1).to(backbone.device)
+
+
+def still(backbone: Backbone, model: ModelState) -> nn.Module:
+    """A network of its own with these weights, in evaluation mode and not trained. The backbone holds them, too."""
+    return copy.deepcopy(backbone.load(model)).requires_grad_(False).eval()

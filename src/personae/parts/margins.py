@@ -50,19 +50,30 @@ class Margin:
 
     def logits(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """Logits [N, C] of features [N, D] over class embeddings `rows` [C, D], with `labels` [N] the true classes."""
+        products = self._products(features, rows)
+        if self.kind == "softmax":
+            return products
+        target = products.gather(1, labels[:, None])
+        with_margin = target - self.margin if self.kind == "cosface" else self._turned(target)
+        return self.scale * products.scatter(1, labels[:, None], with_margin)
+
+    def plain_logits(self, features: Tensor, rows: Tensor) -> Tensor:
+        """Logits without any margin, as of faces whose class is not known."""
+        products = self._products(features, rows)
+        return products if self.kind == "softmax" else self.scale * products
+
+    def loss(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy of the logits."""
+        return F.cross_entropy(self.logits(features, rows, labels), labels)
+
+    def _products(self, features: Tensor, rows: Tensor) -> Tensor:
+        """Inner products of features and rows, or their cosines."""
         precision = torch.promote_types(features.dtype, torch.float32)
         features, rows = features.to(precision), rows.to(precision)
         with torch.autocast(features.device.type, enabled=False):
             if self.kind == "softmax":
                 return features @ rows.T
-            cosine = F.normalize(features) @ F.normalize(rows).T
-            target = cosine.gather(1, labels[:, None])
-            with_margin = target - self.margin if self.kind == "cosface" else self._turned(target)
-            return self.scale * cosine.scatter(1, labels[:, None], with_margin)
-
-    def loss(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
-        """The mean cross-entropy of the logits."""
-        return F.cross_entropy(self.logits(features, rows, labels), labels)
+            return F.normalize(features) @ F.normalize(rows).T
 
     def _turned(self, cosine: Tensor) -> Tensor:
         """cos(θ + m) from cos θ, by the addition theorem."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from personae.core.algorithm import AnyAlgorithm
+from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
 from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
@@ -47,12 +47,20 @@ def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
     return found
 
 
-def sends(algorithm: type[AnyAlgorithm]) -> list[str]:
-    """The payload kinds that leave a client under an algorithm, in alphabetical order."""
-    return sorted(set(algorithm.types.up.payloads().values()) if algorithm.federated else set())
+def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
+    """Fields that stay empty: of an algorithm with its hyper-parameters, those it says; of a class alone, none."""
+    return algorithm.withheld if isinstance(algorithm, Algorithm) else frozenset()
 
 
-def warning(algorithm: type[AnyAlgorithm]) -> str | None:
+def sends(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
+    """The payload kinds that leave a client, in alphabetical order."""
+    if not algorithm.federated:
+        return []
+    kept = withheld(algorithm)
+    return sorted({payload for field, payload in algorithm.types.up.payloads().items() if field not in kept})
+
+
+def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
     """What a user has to be told before a run."""
     if algorithm.pools_faces:
         return f"{algorithm.name} pools the faces of all clients in one place: it is a comparison, not a private method"
@@ -72,13 +80,20 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     return "\n".join([*lines, "", *notes, ""])
 
 
-def message_bytes(kind: type[Message], layout: Layout, width: int, classes: int) -> int:
-    """The size of a message before there is one, for a client with so many classes and embeddings of this width."""
+def message_bytes(
+    kind: type[Message],
+    layout: Layout,
+    width: int,
+    classes: int,
+    public_classes: int = 0,
+    without: frozenset[str] = frozenset(),
+) -> int:
+    """The size of a message before there is one: of a client's and of public classes, with embeddings of this width."""
     sizes = {
         ModelState.__name__: 4 * layout.size,
         ClassEmbeddings.__name__: 4 * width * classes,
-        PublicEmbeddings.__name__: 4 * width * classes,
+        PublicEmbeddings.__name__: 4 * width * public_classes,
         Count.__name__: 8,
         Scalars.__name__: 8,
     }
-    return sum(sizes[payload] for payload in kind.payloads().values())
+    return sum(sizes[payload] for field, payload in kind.payloads().items() if field not in without)

@@ -15,6 +15,7 @@ from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.parts.embedding import BackboneEmbedder
+from personae.runtime.public import SharedFaces
 
 
 class NetworkPlan(Protocol):
@@ -28,11 +29,16 @@ class NetworkPlan(Protocol):
 
 @dataclass(frozen=True)
 class ClientFaces:
-    """One client's faces; the three sets share one coding of labels."""
+    """One client's faces; the three sets share one coding of labels.
+
+    A simulation can tell how the client's people fare among everybody's: `strangers` gives the test faces of all other
+    clients, in the same coding, with people that this client does not know after its own. Only a judge is shown them.
+    """
 
     train: Samples
     val: Samples
     test: Samples
+    strangers: Callable[[], Samples] | None = None
 
 
 class Holdings(Protocol):
@@ -55,7 +61,7 @@ class Assessment(Message):
     metrics: Scalars
 
 
-Judge = Callable[[Embedder, Samples, Samples], dict[str, float]]
+Judge = Callable[[Embedder, ClientFaces], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,9 @@ class Federation:
     network: NetworkPlan
     holdings: Holdings
     private: Path  # where clients keep what never leaves them
-    judge: Judge  # figures of an embedder on a client's own training and test faces
+    judge: Judge  # figures of an embedder for one client
     mirror: bool = True  # embed an image together with its mirror image
+    public: SharedFaces | None = None  # faces that every party has
 
     def backbone(self, device: torch.device | str = "cpu") -> Backbone:
         """A network initialised from the seed alone."""

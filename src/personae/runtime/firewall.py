@@ -12,7 +12,8 @@ from torch import Tensor
 from personae.core.backbone import Backbone
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Payload
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Payload, PublicEmbeddings
+from personae.core.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +33,17 @@ class Firewall:
         if self.norm_multiple <= 1 or self.samples_multiple <= 1 or self.max_samples < 1:
             raise ValueError("norm_multiple and samples_multiple must exceed 1, and max_samples must be positive")
 
-    def problem(self, update: Message, backbone: Backbone) -> str | None:
-        """What is wrong with this update on its own, in one phrase."""
+    def problem(self, update: Message, backbone: Backbone, public: Samples | None = None) -> str | None:
+        """What is wrong with this update on its own, in one phrase; `public` are the faces that everybody has."""
+        people = public.classes if public else 0
         for payload in _payloads(update):
             if isinstance(payload, ModelState) and payload.layout != backbone.layout:
                 return _difference(payload.layout, backbone.layout)
             if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
                 return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
+            if isinstance(payload, PublicEmbeddings) and payload.rows.shape != (people, backbone.width):
+                rows, width = payload.rows.shape
+                return f"its public embeddings are {rows} rows of {width} numbers, not {people} of {backbone.width}"
             if not self.enabled:
                 continue
             if not all(_finite(tensor) for tensor in payload.tensors):

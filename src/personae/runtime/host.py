@@ -51,15 +51,16 @@ class ClientHost:
         """Figures of the global and of the personal model on the client's own faces."""
         stage = self.federation.stage(request.stage)
         client = self._client(request, stage)
+        faces = self.federation.holdings.of(request.client.name)
         self.backbone.load(request.down.model)
-        shared = self.federation.judge(client.embedder(self.backbone), client.train, client.test)
+        shared = self.federation.judge(client.embedder(self.backbone), faces)
         personal = shared
         if type(stage.algorithm).personal is not Algorithm.personal:
             private = self._store(request).load(
                 stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
             )
             embedder = stage.algorithm.personal(request.down, private, client)
-            personal = self.federation.judge(embedder, client.train, client.test)
+            personal = self.federation.judge(embedder, faces)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
         return Answer(request.client, Assessment(metrics=Scalars(figures)))
@@ -82,6 +83,7 @@ class ClientHost:
             train=holding.train,
             val=holding.val,
             test=holding.test,
+            public=self.federation.public.open(self.backbone) if self.federation.public else None,
             backbone=self.backbone,
             generator=generator(self.federation.seed, stage.name, request.round, request.client.name, request.task),
             round=request.round,

@@ -49,7 +49,7 @@ def federated_round(
             answered(1)
             if isinstance(answer, Failure):
                 failures[name] = answer
-            elif problem := firewall.problem(answer.message, server.backbone):
+            elif problem := firewall.problem(answer.message, server.backbone, server.public):
                 rejected[name] = problem
             else:
                 measures[name] = Measure.of(answer.message, state.model.flat)

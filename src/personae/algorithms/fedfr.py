@@ -1,0 +1,208 @@
+"""FedFR: a better generic model and a personal one for every client, at once (Liu, Wang, Chien and Lai, Algorithm 1).
+
+server: send theta and Phi, the class embeddings of the public people
+client: D_HN <- the public faces that are nearer than t_HN to any of its own, under theta
+        theta_i, Phi_i, W_i, Pi_i, Omega_i <- SGD over its own faces and D_HN, from theta, Phi and what it kept, on
+            alpha_1 CosFace over [W_i || Phi_i] (Eq. 3)
+            + alpha_2 contrastive: near theta, away from its own theta_i of last time (Eq. 5)
+            + alpha_3 one-vs-all over Omega_i, of features transformed by Pi_i (Eq. 6)
+        send theta_i, Phi_i and n_i; W_i, Pi_i and Omega_i stay
+server: theta <- sum_i n_i theta_i / sum_i n_i (Eq. 2)
+        Phi <- sum_i n_i Phi_i / sum_i n_i (Eq. 4)
+A client uses theta_i followed by Pi_i.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.samples import Samples
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.customisation import Branch
+from personae.parts.embedding import still
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+from personae.parts.objectives import OneVsAll, contrastive
+from personae.parts.public import PublicSampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    public: PublicEmbeddings | None  # Phi; None where no public faces are used
+
+    def public_rows(self) -> Tensor | None:
+        return self.public.rows if self.public else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    public: PublicEmbeddings | None  # Phi
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(LocalState):
+    model: ModelState  # theta_i, as it was sent: next time's previous model, and the backbone of the personal one
+    rows: Tensor  # W_i
+    branch: dict[str, Tensor]  # Pi_i, Omega_i and b_i; empty without a branch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_i
+    public: PublicEmbeddings | None  # Phi_i
+    samples: Count  # n_i
+    training: Scalars  # the mean loss, and the share of the public faces that were used
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFR(Algorithm[State, Down, Private, Up]):
+    """Federated averaging that trains with hard public negatives, stays near the global model, and personalizes.
+
+    `margin`: CosFace with s and m. `public`: whether clients train with public faces beside their own (without, there
+    is no Phi). `sampling`: with which of them, by t_HN. `classify`, `contrast`, `customise`: alpha_1, alpha_2, alpha_3;
+    zero leaves the contrastive term or the branch out. `temperature`: tau. `one_vs_all`: s', m', lambda and t of the
+    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people.
+    `transformed`: whether the personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins;
+    Omega_i begins as a copy of it, Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`:
+    what n_i counts, the client's own faces or, as in the authors' code, those and the sampled public ones.
+
+    A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
+    initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
+    is a network with random weights.) A client whose faces, with the public ones it chose, are all of one person leaves
+    the statistics of BatchNorm as they came: batches of one identity would take the identity away.
+    """
+
+    name: ClassVar[str] = "fedfr"
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    public: bool = True
+    sampling: PublicSampling = field(default_factory=PublicSampling)
+    classify: float = 1.0
+    contrast: float = 5.0
+    customise: float = 10.0
+    temperature: float = 0.5
+    one_vs_all: OneVsAll = field(default_factory=OneVsAll)
+    branch: Literal["binary", "cosface"] = "binary"
+    transformed: bool = True
+    rows: Beginning = "mean"
+    weighting: Weighting = "samples"
+    counts: Literal["own", "all"] = "own"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
+            raise ValueError("classify must be positive, contrast and customise not negative, and all finite")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}, it must be positive and finite")
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset() if self.public else frozenset({"public"})
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        model = previous.model if previous else server.initial
+        phi = PublicEmbeddings(self.sampling.rows(previous, server, model)) if self.public else None
+        return State(model=model, public=phi)
+
+    def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
+        return Down(model=state.model, public=state.public)
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        device = client.backbone.device
+        samples, share = self.samples(down.model, client)
+        anchors = []  # theta, and theta_i of last time
+        if self.contrast and private:
+            anchors = [still(client.backbone, model) for model in (down.model, private.model)]
+        module = client.backbone.load(down.model)
+        if private:
+            rows = private.rows.to(device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        phi = down.public.rows.to(device, copy=True) if down.public else rows.new_empty(0, rows.shape[1])
+        branch = self.branch_of(private, rows) if self.customise else None
+
+        def loss(batch: Batch) -> Tensor:
+            features = module(batch.images)
+            total = self.classify * self.margin.loss(features, torch.cat([rows, phi]), batch.labels)
+            if anchors:
+                near, far = (anchor(batch.images) for anchor in anchors)
+                total = total + self.contrast * contrastive(features, near, far, self.temperature)
+            if branch:
+                total = total + self.customise * self.branch_loss(branch, features, batch.labels)
+            return total
+
+        kept = branch.parts if branch else {}
+        fit = self.training.fit(
+            client.backbone,
+            [rows, *([phi] if len(phi) else []), *kept.values()],
+            samples,
+            loss,
+            client.generator,
+            frozen_statistics=bool((samples.labels == samples.labels[0]).all()),
+        )
+        model = client.backbone.state()
+        up = Up(
+            model=model,
+            public=PublicEmbeddings(phi) if len(phi) else None,
+            samples=Count(len(samples) if self.counts == "all" else len(client.train)),
+            training=Scalars({"loss": fit.loss, **share}),
+        )
+        return up, Private(model=model, rows=rows, branch=kept)
+
+    def samples(self, model: ModelState, client: Client) -> tuple[Samples, dict[str, float]]:
+        """The client's own faces with D_HN, and which share of the public faces that is."""
+        if not self.public:
+            return client.train, {}
+        joined = self.sampling.join(client, model, self.margin)
+        return joined, {"public_share": len(joined.chosen) / len(joined.second)}
+
+    def branch_of(self, private: Private | None, rows: Tensor) -> Branch:
+        if private and private.branch:
+            return Branch(**{name: part.to(rows.device, copy=True) for name, part in private.branch.items()})
+        return Branch.beginning(rows)
+
+    def branch_loss(self, branch: Branch, features: Tensor, labels: Tensor) -> Tensor:
+        """Public people have labels beyond the classifiers: negatives of all of them, or of no use to CosFace."""
+        personal = branch(features)
+        if self.branch == "binary":
+            return self.one_vs_all.loss(personal, branch.classifiers, branch.bias, labels)
+        own = labels < len(branch.classifiers)
+        logits = self.margin.logits(personal[own], branch.classifiers, labels[own])
+        return F.cross_entropy(logits, labels[own], reduction="sum") / own.sum().clamp(min=1)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        vectors = (
+            (_joined(reply.up, state.public), weight_of(self.weighting, reply.up.samples.value)) for reply in replies
+        )
+        mean, layout = weighted_mean(vectors), state.model.layout
+        model = ModelState(layout, mean[: layout.size].clone())
+        if state.public is None:
+            return State(model=model, public=None)
+        return State(model=model, public=PublicEmbeddings(mean[layout.size :].view_as(state.public.rows).clone()))
+
+    def personal(self, down: Down, private: Private | None, client: Client) -> Embedder:
+        if private is None:
+            return super().personal(down, private, client)
+        module = still(client.backbone, private.model)
+        if private.branch and self.transformed:
+            branch = self.branch_of(private, private.rows.to(client.backbone.device))
+            module = branch.after(module)
+        return client.embedder(Backbone(module, client.backbone.width, client.backbone.device))
+
+
+def _joined(up: Up, known: PublicEmbeddings | None) -> Tensor:
+    """theta_i and Phi_i as one vector, so that one pass averages both; who sends no Phi_i leaves Phi as it is known."""
+    if known is None:
+        return up.model.flat
+    return torch.cat([up.model.flat, (up.public or known).rows.flatten().to(up.model.flat.device)])

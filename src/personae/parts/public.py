@@ -1,0 +1,63 @@
+"""Public faces in a client's training: which of them, and the class embeddings that they begin with."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from personae.core.algorithm import Client, Server
+from personae.core.embedder import embed
+from personae.core.message import ServerState
+from personae.core.payload import ModelState
+from personae.core.samples import Joined
+from personae.errors import ConfigError, Diverged
+from personae.parts.embedding import BackboneEmbedder
+from personae.parts.hard_negatives import HardNegatives, Screen
+from personae.parts.heads import first_rows
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSampling:
+    """Hard negatives: the public faces whose cosine with any of a client's own training faces is above a threshold.
+
+    `threshold`: t_HN; by default the margin of the loss, as a model that was trained with it should keep all others
+    farther away; -1 takes every public face. `screen`: the arithmetic that looks first; it changes the time that it
+    takes and not what is chosen.
+    """
+
+    threshold: float | None = None
+    screen: Screen = "float32"
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not -1 <= self.threshold <= 1:
+            raise ValueError(f"threshold is {self.threshold}, a cosine is in [-1, 1]")
+
+    def rows(self, previous: ServerState | None, server: Server, model: ModelState) -> Tensor:
+        """Phi at the beginning: as the stage before left it, or else the mean feature of each public person."""
+        if server.public is None:
+            raise ConfigError("sampling needs public faces: add [data.public] to the experiment, or set public = false")
+        known = previous.public_rows() if previous else None
+        if known is not None and known.shape == (server.public.classes, server.backbone.width):
+            return known
+        server.backbone.load(model)
+        rows = first_rows("mean", server.backbone, server.public, server.generator)
+        if not rows.isfinite().all():  # an untrained network with BatchNorm may overflow in evaluation mode
+            raise Diverged("features of public faces are not finite under the model to start from; pre-train it first")
+        return rows
+
+    def join(self, client: Client, model: ModelState, margin: Margin) -> Joined:
+        """The client's training faces, and after them its hard negatives under this model."""
+        if client.public is None:
+            raise ConfigError(f"{client.info.name} has no public faces to train with")
+        public = client.public.samples
+        threshold = margin.margin if self.threshold is None else self.threshold
+        if threshold <= -1:
+            return Joined(client.train, public, torch.arange(len(public)))
+        features = client.public.features(model)
+        client.backbone.load(model)
+        local = embed(BackboneEmbedder(client.backbone, mirror=False), client.train).to(client.backbone.device)
+        hard = HardNegatives(local, threshold, self.screen).among(features)
+        return Joined(client.train, public, hard.nonzero().flatten())
