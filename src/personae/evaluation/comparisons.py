@@ -114,7 +114,7 @@ def listed(embeddings: Tensor, pairs: Pairs) -> Scores:
     scores = np.empty(len(pairs.same), dtype=np.float32)
     for start in range(0, len(scores), LISTED):
         part = slice(start, start + LISTED)
-        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().numpy()
+        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().cpu().numpy()
     genuine = pairs.same.numpy()
     return Scores(scores[genuine], scores[~genuine])
 

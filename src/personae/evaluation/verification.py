@@ -67,7 +67,7 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: int = 10) -> TenF
     """
     if not 2 <= folds <= len(same):
         raise DataError(f"{len(same)} pairs cannot be divided into {folds} folds: take 2 folds or more, and more pairs")
-    distance = (unit(left) - unit(right)).square().sum(dim=1).numpy()
+    distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
     right_at = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
     parts = np.array_split(right_at, folds)
     # Counts, not rates: they compare exactly, so "the first best" never depends on rounding.
