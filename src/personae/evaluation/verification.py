@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from personae.errors import ConfigError, DataError
@@ -32,6 +33,7 @@ __all__ = [
     "from_within",
     "listed",
     "operating_points",
+    "right_at_thresholds",
     "sample_pairs",
     "tar_at_far",
     "tar_name",
@@ -67,14 +69,18 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: int = 10) -> TenF
     """
     if not 2 <= folds <= len(same):
         raise DataError(f"{len(same)} pairs cannot be divided into {folds} folds: take 2 folds or more, and more pairs")
-    distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
-    right_at = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
-    parts = np.array_split(right_at, folds)
+    parts = np.array_split(right_at_thresholds(left, right, same), folds)
     # Counts, not rates: they compare exactly, so "the first best" never depends on rounding.
     counts = np.stack([part.sum(axis=0) for part in parts])
     best = (counts.sum(axis=0) - counts).argmax(axis=1)
     accuracies = counts[np.arange(folds), best] / [len(part) for part in parts]
     return TenFold(float(accuracies.mean()), float(accuracies.std()), tuple(THRESHOLDS[best].tolist()))
+
+
+def right_at_thresholds(left: Tensor, right: Tensor, same: Tensor) -> npt.NDArray[np.bool_]:
+    """Of each pair and each of the field's thresholds, whether it would be judged rightly."""
+    distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
+    return (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
 
 
 def operating_points(comparisons: Comparisons, fars: Sequence[float]) -> dict[float, OperatingPoint]:
