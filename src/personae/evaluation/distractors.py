@@ -105,9 +105,9 @@ class _Highest:
         products = rows.float() @ block.float().T
         near = products >= torch.from_numpy(bounds.astype(np.float32)).to(rows.device)[:, None]
         if int(torch.count_nonzero(near)) * CROWDED > near.numel():
-            scores = (rows @ block.T).float()
-            best = torch.topk(scores, min(self.of_probe.shape[1], scores.shape[1]), dim=1).values
-            self._update(best.cpu().numpy(), scores.flatten().cpu().numpy())
+            exact = (rows @ block.T).float()
+            best = torch.topk(exact, min(self.of_probe.shape[1], exact.shape[1]), dim=1).values
+            self._update(best.cpu().numpy(), exact.flatten().cpu().numpy())
             return
         which, columns = (side.cpu().numpy() for side in torch.nonzero(near, as_tuple=True))
         scores = _rescored(rows, block, which, columns)

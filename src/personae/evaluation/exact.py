@@ -22,8 +22,8 @@ ROUNDED_ROWS = 512  # at a time, so that they stay in the cache
 
 def unit(embeddings: Tensor) -> Tensor:
     """Rows of length one in float64, on the device of the embeddings; a zero row stays zero."""
-    rows = embeddings.detach().to(torch.float64)
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    rows: Tensor = embeddings.detach().to(torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     if not torch.isfinite(lengths).all():
         raise Diverged("the embeddings are not finite, so they cannot be compared: training has diverged")
     return rows / lengths.clamp_min_(TINY)

@@ -80,7 +80,8 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: int = 10) -> TenF
 def right_at_thresholds(left: Tensor, right: Tensor, same: Tensor) -> npt.NDArray[np.bool_]:
     """Of each pair and each of the field's thresholds, whether it would be judged rightly."""
     distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
-    return (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
+    right_at: npt.NDArray[np.bool_] = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
+    return right_at
 
 
 def operating_points(comparisons: Comparisons, fars: Sequence[float]) -> dict[float, OperatingPoint]:
