@@ -41,6 +41,4 @@ def warp(pixels: Pixels, matrix: NDArray[np.float64], height: int, width: int) -
     shift = back[:, 2] + 0.5 - 0.5 * back[:, :2].sum(axis=1)
     coefficients = (*back[0, :2], shift[0], *back[1, :2], shift[1])
     image = Image.fromarray(pixels)
-    return np.asarray(
-        image.transform((width, height), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR)
-    )
+    return np.asarray(image.transform((width, height), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR))

@@ -192,7 +192,9 @@ def _open_ijba(root: Path, height: int, width: int) -> IjbImages:
         subject_of = dict(zip(*(side.tolist() for side in verify.roster), strict=True))
         missing = set(compared.flatten().tolist()) - subject_of.keys()
         if missing:
-            raise DataError(f"{root}: split {split} compares template {min(missing)}, which has no image; unpack it again")
+            raise DataError(
+                f"{root}: split {split} compares template {min(missing)}, which has no image; unpack it again"
+            )
         left, right = compared
         meta = IjbMeta(
             images=tuple(file for table in tables for file in table.files),

@@ -41,7 +41,9 @@ def tar_intervals(
         listed = _Listed(pairs)
         draws = _draws(listed, resamples, seed)
         return {
-            far: interval([_known(_rate(listed, listed.genuine, listed.impostor, times, far)) for times in draws], level)
+            far: interval(
+                [_known(_rate(listed, listed.genuine, listed.impostor, times, far)) for times in draws], level
+            )
             for far in fars
         }
     people = _People(pairs)
@@ -208,7 +210,9 @@ def _rates(pairs: Crossed, people: _People, genuine: _Falling, draws: Sequence[I
         depth *= 2
 
 
-def _rate(people: "_People | _Listed", genuine: _Falling, impostor: _Falling, times: Integers, far: float) -> float | None:
+def _rate(
+    people: "_People | _Listed", genuine: _Falling, impostor: _Falling, times: Integers, far: float
+) -> float | None:
     """The true accept rate of one resample; None where the impostors do not reach down to its threshold."""
     genuine_pairs, impostor_pairs = people.pairs(times)
     allowed = false_accepts(far, impostor_pairs)

@@ -33,6 +33,7 @@ __all__ = [
     "from_within",
     "listed",
     "operating_points",
+    "rate_name",
     "right_at_thresholds",
     "sample_pairs",
     "tar_at_far",
@@ -111,8 +112,13 @@ def tar_at_far(comparisons: Comparisons, fars: Sequence[float]) -> dict[float, f
 
 def tar_name(far: float) -> str:
     """The name of the metric, such as `tar@1e-03`."""
-    mantissa, exponent = f"{far:e}".split("e")
-    return f"tar@{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+    return rate_name("tar", far)
+
+
+def rate_name(metric: str, rate: float) -> str:
+    """The name of a metric at a rate."""
+    mantissa, exponent = f"{rate:e}".split("e")
+    return f"{metric}@{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
 def false_accepts(far: float, impostors: int) -> int:
