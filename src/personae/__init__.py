@@ -25,6 +25,7 @@ from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.evaluation.protocols import Benchmark
+from personae.evaluation.suite import Evaluation, evaluate
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
@@ -60,6 +61,7 @@ __all__ = [
     "Diverged",
     "Embedder",
     "Engine",
+    "Evaluation",
     "Experiment",
     "FaceSet",
     "FedAvg",
@@ -97,6 +99,7 @@ __all__ = [
     "Transport",
     "Tune",
     "embed",
+    "evaluate",
     "load_experiment",
     "load_weights",
     "local_transport",

@@ -16,8 +16,10 @@ from personae.core.backbone import Backbone
 from personae.data import open_faces, read_pairs
 from personae.data.readers.pickled import read_bin, write_bin
 from personae.errors import DataError
-from personae.experiment.assess import evaluate_on
+from personae.evaluation.suite import evaluate
+from personae.experiment.assess import Setting, open_protocol
 from personae.models import Network
+from personae.parts.embedding import BackboneEmbedder
 
 PAIRS = """2 2
 ann 1 2
@@ -161,7 +163,7 @@ class Evil:
         (pickle.dumps(([b"a", b"b"], ["yes"])), "no list of true and false"),
         (pickle.dumps(([b"a", b"b"], [True]))[:-4], "damaged"),
         (b"\x80\x03e.", "damaged"),
-        (b"\x80\x03\x88\x88R.", "damaged"),
+        (b"\x80\x03\x88\x88R.", "calls something else"),
         (b"not a pickle", "damaged"),
         (b"", "damaged"),
     ],
@@ -177,6 +179,11 @@ def test_only_whole_pairs_are_written(tmp_path):
         write_bin(tmp_path / "set.bin", [b"a"], [True])
 
 
+def evaluate_on(backbone: Backbone, path: Path):
+    protocol = open_protocol("it", path, Setting(height=32, width=32, fars=(0.25,)))
+    return evaluate(BackboneEmbedder(backbone), [protocol]).results["it"]
+
+
 def test_evaluation_uses_the_pairs_that_come_with_the_faces(tmp_path, monkeypatch):
     monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
     network = Network(name="small", embedding=8, height=32, width=32)
@@ -184,15 +191,15 @@ def test_evaluation_uses_the_pairs_that_come_with_the_faces(tmp_path, monkeypatc
     faces, pairs = opened(folder(tmp_path / "lfw"), tmp_path / "cache")
     order = np.stack([pairs.left, pairs.right], axis=1).ravel()
     write_bin(tmp_path / "lfw.bin", [people()[faces.columns["path"][row]] for row in order], pairs.same.tolist())
-    of_folder = evaluate_on(backbone, network, tmp_path / "lfw", (0.25,))
+    of_folder = evaluate_on(backbone, tmp_path / "lfw")
     assert list(of_folder.metrics) == ["accuracy", "accuracy_std", "tar@2.5e-01", "rank1"]
     assert (of_folder.genuine_pairs, of_folder.impostor_pairs) == (9, 27)
     # Of a .bin nobody knows how many folds it has; there are ten.
     with pytest.raises(DataError, match="8 pairs cannot be divided into 10 folds"):
-        evaluate_on(backbone, network, tmp_path / "lfw.bin", (0.25,))
+        evaluate_on(backbone, tmp_path / "lfw.bin")
     images, same = read_bin(tmp_path / "lfw.bin")
     write_bin(tmp_path / "more.bin", images * 5, same * 5)
-    of_bin = evaluate_on(backbone, network, tmp_path / "more.bin", (0.25,))
+    of_bin = evaluate_on(backbone, tmp_path / "more.bin")
     assert list(of_bin.metrics) == ["accuracy", "accuracy_std", "tar@2.5e-01"]
     assert (of_bin.genuine_pairs, of_bin.impostor_pairs) == (20, 20)
     assert json.loads(json.dumps(of_bin.metrics)) == of_bin.metrics

@@ -4,11 +4,11 @@ import personae
 
 NAMES = """
 ALGORITHMS Adapt Algorithm Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
-ClientInfo ConfigError Count DataError Diverged Embedder Engine Experiment FaceSet FedAvg FedFR FedFace FedGC FedPE
-Federation Firewall HFMAML HFMAMLGlobal Interrupted LocalSGD LocalState Margin Message MetaSGD ModelState Network
-Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe Reply
-Samples Scalars Server ServerState Stage Transport Tune embed load_experiment load_weights local_transport open_faces
-run_experiment synthetic_faces
+ClientInfo ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedAvg FedFR FedFace
+FedGC FedPE Federation Firewall HFMAML HFMAMLGlobal Interrupted LocalSGD LocalState Margin Message MetaSGD ModelState
+Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe
+Reply Samples Scalars Server ServerState Stage Transport Tune embed evaluate load_experiment load_weights
+local_transport open_faces run_experiment synthetic_faces
 """
 
 

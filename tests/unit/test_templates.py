@@ -94,5 +94,6 @@ def test_identification_is_the_mean_over_the_galleries():
     searches = [search(vectors[part], subjects[part], vectors[probing], subjects[probing]) for part in (one, other)]
     for fpir in (0.1, 0.3):
         assert found.tpir[fpir] == np.mean([tpir_at_fpir(each, [fpir])[fpir] for each in searches])
-    assert found.rank1 == np.mean([each.right[each.mated].mean() for each in searches])
-    assert 0 < found.tpir[0.1] < found.rank1 < 1
+    assert found.rank[1] == np.mean([each.right[each.mated].mean() for each in searches])
+    assert found.rank[5] == np.mean([(each.rank[each.mated] <= 5).mean() for each in searches])
+    assert 0 < found.tpir[0.1] < found.rank[1] < found.rank[5] < 1

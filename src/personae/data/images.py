@@ -50,6 +50,14 @@ def decode(encoded: bytes, height: int, width: int, *, upright: bool) -> Pixels:
         return np.asarray(image)
 
 
+def decode_whole(encoded: bytes) -> Pixels:
+    """uint8 [height, width, 3], RGB, in the size of the file and not turned: for coordinates that refer to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pixels = _decode_jpeg(encoded, MAX_PIXELS) if encoded.startswith(_JPEG) else None
+        return _decode_any(encoded) if pixels is None else pixels
+
+
 def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
     """The fast and strict way, for nearly all files; None where the general way may know better.
 

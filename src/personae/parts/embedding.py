@@ -1,6 +1,7 @@
 """A backbone as an embedder."""
 
 import copy
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,12 @@ class BackboneEmbedder:
 
     backbone: Backbone
     mirror: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        """Another for other weights, another architecture, or another handling of mirror images."""
+        content = repr((str(self.backbone.module), self.mirror)).encode()
+        return hashlib.sha256(content + self.backbone.flat.cpu().numpy().tobytes()).hexdigest()
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

@@ -111,6 +111,21 @@ def roc_curves(name: str, lines: Sequence[Line]) -> Markup:
         return _svg(figure, name)
 
 
+def det_curves(name: str, lines: Sequence[Line]) -> Markup:
+    """False reject over false accept rate, both on log axes; where nothing is rejected, a curve ends."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _figure(SMALL)
+        for line in lines:
+            rejected = np.asarray(line.y, dtype=float)
+            _draw(axes, line.key, line.x, np.where(rejected > 0, rejected, np.nan), drawstyle="steps-post")
+        axes.set(xscale="log", yscale="log", xlabel="false accept rate", ylabel="false reject rate")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(numticks=8))
+            axis.set_major_formatter(FuncFormatter(lambda rate, _: _power_of_ten(rate)))
+        axes.minorticks_off()
+        return _svg(figure, name)
+
+
 def score_histogram(name: str, edges: Sequence[float], genuine: Sequence[int], impostor: Sequence[int]) -> Markup:
     """Each kind as a share of its own number: there are always far more impostor pairs."""
     with mpl.rc_context(STYLE):

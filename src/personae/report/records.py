@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.personal import Spread, spread
+from personae.evaluation.fairness import Spread, spread
 
 Metrics = Mapping[str, float]
 T = TypeVar("T")
