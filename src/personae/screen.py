@@ -21,6 +21,7 @@ from personae.evaluation.suite import Evaluation
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.report.evaluation_page import figure_text, metric_names
+from personae.report.fairness import plain_fairness, print_fairness
 from personae.report.table import comparison, print_table
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
@@ -30,9 +31,10 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     """The models of a run side by side, and where its report is."""
     if as_json:
         rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
-        _print_json({"run": str(run), "report": str(page), "models": rows})
+        _print_json({"run": str(run), "report": str(page), "models": rows, "fairness": plain_fairness(run)})
         return
     print_table(output, run)
+    print_fairness(output, run)
     _line(f"report: {page}")
 
 

@@ -61,6 +61,7 @@ def client_of(run: Rehearsal, name: str, recalled: OwnRows | None) -> Client:
         train=holding.train,
         val=holding.val,
         test=holding.test,
+        public=None,
         backbone=backbone,
         generator=generator(1, name),
         round=1,

@@ -42,6 +42,34 @@ def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
 
 
 @dataclass(frozen=True)
+class Served:
+    """How one metric is spread over clients under the global model and under the model that each of them uses."""
+
+    shared: Spread
+    personal: Spread
+    gains: dict[str, float]
+    """By client, how much higher the metric is under its own model."""
+
+
+def served(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Served]:
+    """By metric, over the clients that have it under both models: figures called `global/...` and `personal/...`."""
+    pairs: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for client, metrics in per_client.items():
+        for name, value in metrics.items():
+            kind, _, metric = name.partition("/")
+            if kind == "global" and f"personal/{metric}" in metrics:
+                pairs[metric][client] = value, metrics[f"personal/{metric}"]
+    return {
+        metric: Served(
+            _spread([before for before, _ in clients.values()]),
+            _spread([after for _, after in clients.values()]),
+            {client: after - before for client, (before, after) in clients.items()},
+        )
+        for metric, clients in pairs.items()
+    }
+
+
+@dataclass(frozen=True)
 class SpreadIntervals:
     """How far the figures of a `Spread` would move with other clients of the same kind."""
 
