@@ -38,12 +38,13 @@ class Faces:
     pixels: Tensor
     labels: Tensor
     classes: int
+    identities: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def images(self, positions: Tensor) -> Tensor:
-        return self.pixels[positions]
+        return self.pixels[positions.cpu()].to(positions.device)
 
 
 def random_faces(seed: int, classes: int, images: int, side: int = SIDE) -> Faces:
@@ -237,6 +238,9 @@ class Relay:
 
     def tamper(self, answers: Sequence[Answer | Failure]) -> Iterable[Answer | Failure]:
         return answers
+
+    def settle(self) -> None:
+        self.inner.settle()
 
     def close(self) -> None:
         self.inner.close()

@@ -19,7 +19,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
-from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
@@ -46,6 +46,7 @@ __all__ = [
     "HFMAML",
     "Adapt",
     "Algorithm",
+    "Aliases",
     "Augmentation",
     "Backbone",
     "Benchmark",

@@ -42,7 +42,7 @@ def images() -> torch.Tensor:
 def test_it_is_zero_before_the_first_step_and_grows_with_the_weights(backbone: Backbone):
     """In training mode, too, where BatchNorm normalises by the batch."""
     beginning = backbone.state()
-    term = EmbeddingRegulariser(2.0, backbone, beginning)
+    term = EmbeddingRegulariser.of(2.0, backbone, beginning)
     backbone.module.train()
     assert term(images(), backbone.module(images())).item() == pytest.approx(0, abs=1e-6)
     backbone.weights.add_(0.05 * torch.randn(backbone.weights.shape, generator=torch.Generator().manual_seed(2)))
@@ -60,20 +60,20 @@ def test_the_beginning_is_not_written_to_and_gets_no_gradient(backbone: Backbone
     """Nor do its passes enter the running statistics of the model in training."""
     beginning = backbone.state()
     was = beginning.flat.clone()
-    term = EmbeddingRegulariser(1.0, backbone, beginning)
+    term = EmbeddingRegulariser.of(1.0, backbone, beginning)
     backbone.module.train()
     features = backbone.module(images())
     statistics = backbone.flat.clone()
     term(images(), features).backward()
     assert torch.equal(beginning.flat, was)
     assert torch.equal(backbone.flat, statistics)
-    assert all(not entry.requires_grad for entry in term.entries.values())
+    assert not term.beginning.requires_grad
 
 
 def test_a_strength_of_zero_costs_nothing(backbone: Backbone):
-    term = EmbeddingRegulariser(0.0, backbone, backbone.state())
+    term = EmbeddingRegulariser.of(0.0, backbone, backbone.state())
     assert term(images(), torch.ones(1)) == 0.0
-    assert not term.entries
+    assert term.beginning is None
 
 
 @pytest.mark.parametrize(

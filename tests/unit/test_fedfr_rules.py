@@ -11,9 +11,11 @@ from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
 from personae.core.algorithm import ClientInfo, Reply
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.wire import payload_bytes
 from personae.errors import ConfigError, Diverged, QuorumLost
 from personae.parts.embedding import class_features
 from personae.parts.public import PublicSampling
+from personae.privacy.disclosure import message_bytes, sends
 from personae.runtime.federation import ClientFaces
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
@@ -200,6 +202,28 @@ def test_counting_public_faces_changes_the_weights(tmp_path: Path):
     by_own, by_all = messages_and_states(own)[0], messages_and_states(all_)[0]
     assert [up.samples.value for up in by_own[:4]] == [len(Crowd().of(name).train) for name in NAMES]
     assert all(more.samples.value > few.samples.value for more, few in zip(by_all[:4], by_own[:4], strict=True))
+
+
+@pytest.mark.parametrize("kind", [FedFR, Adapt])
+def test_without_public_faces_no_public_embeddings_cross(tmp_path: Path, kind):
+    run = rehearse(tmp_path, quickly(kind(public=False)))
+    transport = Listening(SameProcess(run.federation))
+    run.run(transport)
+    assert all(request.down.public is None for request in transport.requests)
+    assert not any(entry["payload"] == "PublicEmbeddings" for entry in run.notebook.books["ledger"])
+    assert "PublicEmbeddings" not in sends(kind(public=False))
+    assert ("PublicEmbeddings" in sends(kind())) == (kind is FedFR)
+
+
+def test_the_size_of_a_message_is_known_before_there_is_one(tmp_path: Path):
+    run = rehearse(tmp_path, fedfr(), rounds=1)
+    transport = Listening(SameProcess(run.federation))
+    run.run(transport)
+    layout = run.federation.backbone().layout
+    found = sum(payload_bytes(transport.ups()[0].message).values())
+    # of figures one is foreseen, and two are sent
+    assert found == message_bytes(FedFR.types.up, layout, 8, 3, PUBLIC.classes) + 8
+    assert message_bytes(FedFR.types.up, layout, 8, 3, 4, frozenset({"public"})) == 4 * layout.size + 16
 
 
 # ---------------------------------------------------------------------------------------------------- personal models

@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.neighbors import KNeighborsClassifier
 
+from personae.core import exact
 from personae.errors import DataError
-from personae.evaluation import exact
 from personae.evaluation.identification import class_means, rank_one, rank_rates, search
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive, distillation
 
 
@@ -108,3 +109,38 @@ def test_half_precision_features_are_compared_in_float32():
 def test_options_without_meaning_are_refused(wrong: dict[str, float]):
     with pytest.raises(ValueError, match="must be"):
         OneVsAll(**wrong)
+
+
+def test_rows_of_zeros_are_no_class():
+    """A person without training faces begins as such a row, and so does padding: it must neither count nor move."""
+    features, rows, bias = values(0, 5, 4), values(1, 3, 4), values(2, 3)
+    labels = torch.tensor(LABELS)
+    padded = torch.cat([rows, torch.zeros(2, 4)]).requires_grad_()
+    loss = OneVsAll().loss(features, padded, torch.cat([bias, torch.zeros(2)]), labels)
+    loss.backward()
+    plain = OneVsAll().loss(features, rows, bias, torch.where(labels < 3, labels, 99))
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
+    assert not padded.grad[3:].any()
+    assert padded.grad[:3].any()
+
+
+@pytest.mark.parametrize("kind", ["softmax", "cosface", "arcface"])
+def test_distillation_over_rows_of_zeros_stays_finite(kind: str):
+    margin = Margin(kind=kind, margin=0.2)
+    features, rows = values(0, 5, 4), torch.cat([values(1, 3, 4), torch.zeros(2, 4)]).requires_grad_()
+    loss = distillation(margin.plain_logits(features, rows), margin.plain_logits(values(2, 5, 4), rows.detach()), 2.0)
+    loss.backward()
+    only = rows.detach()[:3]
+    same = distillation(margin.plain_logits(features, only), margin.plain_logits(values(2, 5, 4), only), 2.0)
+    assert loss.item() == pytest.approx(same.item(), rel=1e-9)
+    assert rows.grad.isfinite().all()
+    assert not rows.grad[3:].any()
+
+
+def test_plain_logits_are_those_without_a_margin():
+    features, rows = values(0, 5, 4), values(1, 3, 4)
+    for kind in ("softmax", "cosface", "arcface"):
+        found = Margin(kind=kind, scale=7.0, margin=0.3).plain_logits(features, rows)
+        cosines = [[cosine(f, r) for r in rows.numpy()] for f in features.numpy()]
+        expected = features @ rows.T if kind == "softmax" else 7 * torch.tensor(cosines, dtype=torch.float64)
+        assert torch.allclose(found, expected)

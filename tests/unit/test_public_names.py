@@ -3,7 +3,7 @@
 import personae
 
 NAMES = """
-ALGORITHMS Adapt Algorithm Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
+ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
 ClientInfo ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedAvg FedFR FedFace
 FedGC FedPE Federation Firewall HFMAML HFMAMLGlobal Interrupted LocalSGD LocalState Margin Message MetaSGD ModelState
 Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_curve
 
+from personae.core import exact
 from personae.errors import ConfigError, DataError
-from personae.evaluation import exact
 from personae.evaluation.curves import sweep
 from personae.evaluation.verification import (
     Scores,

@@ -90,7 +90,8 @@ class Adapt(Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         samples = self.sampling.join(client, down.model, self.margin) if self.public else client.train
-        teacher = still(client.backbone, down.model)
+        teacher = still(client.backbone, down.model, "teacher")
+        client.backbone.load(down.model)
         known = class_features(client.backbone, client.train)
         if down.public:
             known = torch.cat([known, down.public.rows.to(known.device)])

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
-from personae.core.samples import Samples
+from personae.core.samples import Joined, Samples
 from personae.errors import ConfigError
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -34,6 +35,7 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     """Supervised training on the training faces of all clients in one place. Not private: for comparison only.
 
     The training budget is that of one round; its schedule spans all rounds of the stage, and momentum is carried over.
+    `public`: whether the public faces are there, too.
     """
 
     name: ClassVar[str] = "central"
@@ -43,6 +45,7 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
     rows: Beginning = "mean"
+    public: bool = False
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
@@ -76,4 +79,8 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     def faces(self, server: Server) -> Samples:
         if server.pooled is None:
             raise ConfigError("central needs the faces of all clients in one place; it only runs in a simulation")
-        return server.pooled
+        if not self.public:
+            return server.pooled
+        if server.public is None:
+            raise ConfigError("there are no public faces: add [data.public] to the experiment, or set public = false")
+        return Joined(server.pooled, server.public, torch.arange(len(server.public)))

@@ -82,7 +82,7 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
         rows = own_rows(down, private, self.rows, client)
-        drift = EmbeddingRegulariser(self.regularisation, client.backbone, down.model)
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
             features = module(batch.images)

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
@@ -29,7 +29,7 @@ from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
-from personae.parts.embedding import still
+from personae.parts.embedding import copied, still
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -121,9 +121,10 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         device = client.backbone.device
         samples, share = self.samples(down.model, client)
-        anchors = []  # theta, and theta_i of last time
+        anchors: tuple[nn.Module, ...] = ()
         if self.contrast and private:
-            anchors = [still(client.backbone, model) for model in (down.model, private.model)]
+            previous = still(client.backbone, private.model, "previous")
+            anchors = still(client.backbone, down.model, "global"), previous
         module = client.backbone.load(down.model)
         if private:
             rows = private.rows.to(device, copy=True)
@@ -176,10 +177,10 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         """Public people have labels beyond the classifiers: negatives of all of them, or of no use to CosFace."""
         personal = branch(features)
         if self.branch == "binary":
-            return self.one_vs_all.loss(personal, branch.classifiers, branch.bias, labels)
-        own = labels < len(branch.classifiers)
-        logits = self.margin.logits(personal[own], branch.classifiers, labels[own])
-        return F.cross_entropy(logits, labels[own], reduction="sum") / own.sum().clamp(min=1)
+            return self.one_vs_all.loss(personal, branch.classifiers, branch.bias.flatten(), labels)
+        own, people = labels < len(branch.classifiers), labels.clamp(max=len(branch.classifiers) - 1)
+        losses = F.cross_entropy(self.margin.logits(personal, branch.classifiers, people), people, reduction="none")
+        return (losses * own).sum() / own.sum().clamp(min=1)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
         vectors = (
@@ -194,11 +195,12 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     def personal(self, down: Down, private: Private | None, client: Client) -> Embedder:
         if private is None:
             return super().personal(down, private, client)
-        module = still(client.backbone, private.model)
+        module = copied(client.backbone, private.model)
         if private.branch and self.transformed:
             branch = self.branch_of(private, private.rows.to(client.backbone.device))
             module = branch.after(module)
-        return client.embedder(Backbone(module, client.backbone.width, client.backbone.device))
+        backbone = client.backbone
+        return client.embedder(Backbone(module, backbone.width, backbone.device, backbone.acceleration))
 
 
 def _joined(up: Up, known: PublicEmbeddings | None) -> Tensor:

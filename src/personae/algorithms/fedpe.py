@@ -78,7 +78,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
         else:
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
 
-        drift = EmbeddingRegulariser(self.regularisation, client.backbone, down.model)
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
             features = module(batch.images)

@@ -121,7 +121,7 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
 def meta_train(options: HFMAML | HFMAMLGlobal, rows: Tensor, beginning: ModelState, client: Client) -> MetaFit:
     """A client's meta steps on F, from the model loaded and these rows, in place."""
     module = client.backbone.module
-    drift = EmbeddingRegulariser(options.regularisation, client.backbone, beginning)
+    drift = EmbeddingRegulariser.of(options.regularisation, client.backbone, beginning)
 
     def loss(batch: Batch) -> Tensor:
         features = module(batch.images)

@@ -12,12 +12,17 @@ from personae.parts.heads import Beginning
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Central):
-    """Supervised training on public faces."""
+    """Supervised training on public faces, and on no others: `public` can be nothing but true."""
 
     name: ClassVar[str] = "pretrain"
     pools_faces: ClassVar[bool] = False
 
     rows: Beginning = "random"
+    public: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.public:
+            raise ValueError("pretrain has public faces alone; public cannot be false")
 
     def faces(self, server: Server) -> Samples:
         if server.public is None:

@@ -56,13 +56,13 @@ class Client:
     train: Samples
     val: Samples
     test: Samples
-    public: PublicFaces | None
     backbone: Backbone
     generator: torch.Generator
     round: int  # counted from 1
     rounds: int
     recall: Recall
     embedder: Callable[[Backbone], Embedder]
+    public: PublicFaces | None = None
 
 
 @dataclass(frozen=True)

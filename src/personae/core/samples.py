@@ -18,10 +18,14 @@ class Samples(Protocol):
     @property
     def classes(self) -> int: ...
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The name behind each label. It stays with the party that holds the images."""
+
     def __len__(self) -> int: ...
 
     def images(self, positions: Tensor) -> Tensor:
-        """uint8 [len(positions), height, width, 3], RGB, on the CPU."""
+        """uint8 [len(positions), height, width, 3], RGB, on the device that the positions are on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +48,17 @@ class Joined:
     def classes(self) -> int:
         return self.first.classes + self.second.classes
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return (*self.first.identities, *self.second.identities)
+
     def __len__(self) -> int:
         return len(self.first) + len(self.chosen)
 
     def images(self, positions: Tensor) -> Tensor:
         of_first = positions < len(self.first)
         own = self.first.images(positions[of_first])
-        theirs = self.second.images(self.chosen[positions[~of_first] - len(self.first)])
+        theirs = self.second.images(self.chosen.to(positions.device)[positions[~of_first] - len(self.first)])
         images = own.new_empty(len(positions), *(own if len(own) else theirs).shape[1:])
         images[of_first], images[~of_first] = own, theirs
         return images

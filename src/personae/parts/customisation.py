@@ -15,14 +15,14 @@ class Branch:
     transform: Tensor  # [D, D]: the matrix of Pi
     shift: Tensor  # [D]: its bias
     classifiers: Tensor  # [classes, D]: Omega
-    bias: Tensor  # [classes]: b
+    bias: Tensor  # [classes, 1]: b; a row a class, like everything that grows with their number
 
     @classmethod
     def beginning(cls, rows: Tensor) -> Self:
         """The identity, and classifiers that are the class embeddings `rows` [classes, D]."""
         classes, width = rows.shape
         transform = torch.eye(width, device=rows.device)
-        return cls(transform, rows.new_zeros(width), rows.clone(), rows.new_zeros(classes))
+        return cls(transform, rows.new_zeros(width), rows.clone(), rows.new_zeros(classes, 1))
 
     @property
     def parts(self) -> dict[str, Tensor]:

@@ -26,7 +26,8 @@ class Margin:
     = s, as several public code bases do; exact, it is s·sin(θ_y + m)/sin θ_y, which lies above s for small angles.
 
     The class embeddings are given as rows [C, D]: private ones, public ones, or both concatenated, with labels that
-    count along the concatenation. Logits are at least float32, under autocast too.
+    count along the concatenation. A row of zeros has no direction and is no class: its logit is -inf. Logits are at
+    least float32, under autocast too.
     """
 
     kind: Literal["softmax", "cosface", "arcface"] = "cosface"
@@ -51,16 +52,17 @@ class Margin:
     def logits(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """Logits [N, C] of features [N, D] over class embeddings `rows` [C, D], with `labels` [N] the true classes."""
         products = self._products(features, rows)
-        if self.kind == "softmax":
-            return products
-        target = products.gather(1, labels[:, None])
-        with_margin = target - self.margin if self.kind == "cosface" else self._turned(target)
-        return self.scale * products.scatter(1, labels[:, None], with_margin)
+        if self.kind != "softmax":
+            target = products.gather(1, labels[:, None])
+            with_margin = target - self.margin if self.kind == "cosface" else self._turned(target)
+            products = self.scale * products.scatter(1, labels[:, None], with_margin)
+        return products.masked_fill(_absent(rows), -math.inf)
 
     def plain_logits(self, features: Tensor, rows: Tensor) -> Tensor:
-        """Logits without any margin, as of faces whose class is not known."""
+        """Logits without any margin, as of faces whose class is not known; finite, also where there is no class."""
         products = self._products(features, rows)
-        return products if self.kind == "softmax" else self.scale * products
+        logits = products if self.kind == "softmax" else self.scale * products
+        return logits.masked_fill(_absent(rows), -1e30)
 
     def loss(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """The mean cross-entropy of the logits."""
@@ -83,6 +85,11 @@ class Margin:
         past_pi = cosine < -math.cos(self.margin)
         turned = torch.where(past_pi, cosine - self.margin * math.sin(self.margin), turned)
         return cosine + (turned - cosine).detach() if self.straight_through else turned
+
+
+def _absent(rows: Tensor) -> Tensor:
+    """bool [C]: rows of zeros stand for no class."""
+    return (rows == 0).all(1)
 
 
 def positive_hinge(features: Tensor, rows: Tensor, labels: Tensor, margin: float) -> Tensor:

@@ -168,7 +168,10 @@ class MetaSGD:
 
         def on(positions: Tensor, *, adapted: bool, perturbed: bool = False) -> Pass:
             """The loss on a batch, which is drawn and augmented now and may be passed more than once."""
-            images = self.augmentation(samples.images(positions).to(device), generator)
+            drawn = self.augmentation.draw(len(positions), generator).to(device)
+            images = self.augmentation(samples.images(positions).to(device), drawn)
+            if not backbone.acceleration.channels_last:
+                images = images.contiguous()
             batch = Batch(images, samples.labels[positions].to(device))
 
             def forward() -> Tensor:

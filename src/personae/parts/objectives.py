@@ -63,7 +63,8 @@ class OneVsAll:
             positive = F.softplus(-self.scale * (stretched - self.margin) - bias)
             negative = F.softplus(self.scale * (stretched + self.margin) + bias)
             terms = torch.where(own, self.balance * positive, (1 - self.balance) * negative)
-            return terms.sum(1).mean() / self.scale
+            absent = (rows == 0).all(1)  # rows of zeros stand for no class
+            return terms.masked_fill(absent, 0.0).sum(1).mean() / self.scale
 
 
 def _precise(values: Tensor) -> Tensor:

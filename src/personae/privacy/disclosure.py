@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 
 PREAMBLE = """# What leaves a client
 
@@ -26,6 +26,17 @@ A global classification layer (`fedavg`, `hf_maml_global`) is written in papers 
 whole, with the logits of foreign classes masked: everybody would hold a template of everybody. Masked rows have no
 influence and do not move, so here a client is sent its own rows alone and computes the very same. The server still
 learns the templates of all. With a local layer (`fedpe`, `hf_maml`) nobody does.
+
+Public embeddings (`PublicEmbeddings`) are one vector for each person of a public data set that all parties have.
+Clients train them beside their private faces, so that an update of them, like one of the weights, may say something
+about these.
+
+An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share and the
+server does not have. It lets the server see which clients hold the same person, how many people any two of them share,
+and the same again in every round and every run under that key. It does not say who the person is; whoever has the key,
+which is every client, can try names against it. A person held by several clients has one class embedding, the mean of
+theirs: each of these clients then receives what the others' images of that person have contributed. FedGC sends aliases
+only where `link` is set.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
@@ -98,6 +109,7 @@ def message_bytes(
         ModelState.__name__: 4 * layout.size,
         ClassEmbeddings.__name__: 4 * width * classes,
         PublicEmbeddings.__name__: 4 * width * public_classes,
+        Aliases.__name__: 8 * classes,
         Count.__name__: 8,
         Scalars.__name__: 8,
     }

@@ -17,7 +17,7 @@ from personae.report.plots import (
     score_histogram,
 )
 from personae.report.records import Run
-from personae.report.table import DEVIATION, heading
+from personae.report.table import DEVIATION, among_everybody, heading
 
 MOST_BARS = 60
 SWATCHES = ("none", "7 4", "7 3 2 3", "2 3")
@@ -80,7 +80,8 @@ def _clients_over_rounds(run: Run) -> Iterator[Markup]:
                     deviations = {key: one.deviation for key, one in known.items()}
                     lines.append(_line(Key(f"{stage.label}, {kind} model", at, dash), means, deviations))
         what = heading(name)[1]
-        title = f"clients' own test images: {what}, mean ± deviation over clients"
+        place = "everybody's test images" if among_everybody(name) else "clients' own test images"
+        title = f"{place}: {what}, mean ± deviation over clients"
         yield over_rounds(f"clients-{number}", title, what, lines, percent=True)
 
 

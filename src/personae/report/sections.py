@@ -8,11 +8,12 @@ from personae.report.figures import over_rounds
 from personae.report.markup import Markup, join, section, table, tag
 from personae.report.plots import Key, Line
 from personae.report.records import Record, Run, Stage
-from personae.report.table import CLIENTS, DEVIATION, Row, cell, columns_of, heading, rows_of
+from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
 
 EXPLANATIONS = {
     "ModelState": "weights of the model",
     "ClassEmbeddings": "one vector for each identity that a client holds",
+    "Aliases": "a token for each identity, by which clients that hold the same person can be told",
     "PublicEmbeddings": "one vector for each identity of a public data set",
     "Count": "the number of samples behind an update",
     "Scalars": "named figures, such as a mean loss",
@@ -52,6 +53,8 @@ def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str]) -> Marku
     caption = f"{place}: final models, in percent."
     if columns[0].startswith(CLIENTS):
         caption += " Mean ± standard deviation over the clients, each on its own test images."
+        if any(among_everybody(column) for column in columns):
+            caption += " 1:1 and 1:N are among the test images of everybody."
     elif any(column + DEVIATION in row.metrics for row in rows for column in columns):
         caption += " Mean ± standard deviation over the folds, where there are any."
     return table([place, *(heading(column)[1] for column in columns)], body, caption)

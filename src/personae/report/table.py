@@ -57,6 +57,11 @@ def heading(metric: str) -> tuple[str, str]:
     return ("clients", f"{readable}, {where}") if metric.startswith(CLIENTS) else (where, readable)
 
 
+def among_everybody(metric: str) -> bool:
+    """Whether a client's metric compares its people with everybody's."""
+    return metric.rpartition("/")[2].startswith(("1:1 ", "1:N "))
+
+
 def cell(metrics: Metrics, name: str) -> str:
     """A fraction in percent, with its deviation where there is one."""
     value, deviation = metrics.get(name), metrics.get(name + DEVIATION)

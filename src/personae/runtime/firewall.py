@@ -12,7 +12,7 @@ from torch import Tensor
 from personae.core.backbone import Backbone
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Payload, PublicEmbeddings
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Payload, PublicEmbeddings
 from personae.core.samples import Samples
 
 
@@ -36,11 +36,14 @@ class Firewall:
     def problem(self, update: Message, backbone: Backbone, public: Samples | None = None) -> str | None:
         """What is wrong with this update on its own, in one phrase; `public` are the faces that everybody has."""
         people = public.classes if public else 0
+        named = {len(payload.tokens) for payload in _payloads(update) if isinstance(payload, Aliases)}
         for payload in _payloads(update):
             if isinstance(payload, ModelState) and payload.layout != backbone.layout:
                 return _difference(payload.layout, backbone.layout)
             if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
                 return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
+            if isinstance(payload, ClassEmbeddings) and named - {len(payload.rows)}:
+                return f"it names {named.pop()} identities and sends {len(payload.rows)} class embeddings"
             if isinstance(payload, PublicEmbeddings) and payload.rows.shape != (people, backbone.width):
                 rows, width = payload.rows.shape
                 return f"its public embeddings are {rows} rows of {width} numbers, not {people} of {backbone.width}"

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from personae.parts.embedding import BackboneEmbedder
 
 CHUNK = 512  # images that one process embeds before it looks for more work
 DONE = b"\1"
+
+_turn = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class OpenFaces:
         shape = len(self.samples), self.backbone.width
         if 0 in shape:
             return torch.empty(shape)
-        with _opened(folder / "features") as table, _opened(folder / "done") as progress:
+        # Locks on files are between processes. Threads of one (clients on the streams of a GPU) take turns.
+        with _turn, _opened(folder / "features") as table, _opened(folder / "done") as progress:
             self._fill(table, _Chunks(progress), model)
         # Mapped copy-on-write: nobody can spoil what the others read.
         return torch.from_numpy(np.memmap(folder / "features", np.float32, "c", shape=shape))

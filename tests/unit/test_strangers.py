@@ -1,0 +1,188 @@
+"""A client's people among everybody's: who the strangers are, and the figures of an experiment."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.data import FaceSet, PartitionPlan, Split
+from personae.data.clients import PartitionedFaces
+from personae.errors import ConfigError
+from personae.evaluation.personal import evaluate_client
+from personae.evaluation.personalized import AmongEverybody, personal_identification, personal_pairs
+from personae.evaluation.verification import tar_at_far
+from personae.experiment.config import load_experiment, parse_experiment
+from personae.experiment.run import run_experiment
+from personae.report.html import write_report
+from personae.report.table import comparison, heading
+from toys import Faces
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quick.toml"
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """`personae.data.pixels.Store` over an array."""
+
+    pixels: np.ndarray
+    height: int = 2
+    width: int = 2
+    digest: str = "in memory"
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        return self.pixels[places]
+
+
+def crowd(people: int, images: int) -> FaceSet:
+    identity = np.arange(people).repeat(images)
+    pixels = np.zeros((people * images, 2, 2, 3), dtype=np.uint8)
+    pixels[:, 0, 0, 0] = identity
+    names = tuple(f"person {number}" for number in range(people))
+    return FaceSet("faces", names, identity, {}, InMemory(pixels), np.arange(len(identity)))
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5])
+def test_strangers_are_everybody_elses_test_faces_under_the_clients_own_labels(shared: float):
+    faces = crowd(12, 10)
+    plan = PartitionPlan(clients=3, shared=shared, train=0.6, val=0.0, test=0.4)
+    holdings = PartitionedFaces(faces, plan.apply(faces, seed=1))
+    known_elsewhere = 0
+    for client in holdings.clients:
+        own = holdings.of(client)
+        strangers = own.strangers()
+        others = [holdings.partition.rows(name, Split.TEST) for name in holdings.clients if name != client]
+        assert np.array_equal(strangers.stored, np.sort(np.concatenate(others)))
+        people = strangers.images(torch.arange(len(strangers)))[:, 0, 0, 0]  # a pixel says who it is
+        mine = own.test.images(torch.arange(len(own.test)))[:, 0, 0, 0]
+        label_of = dict(zip(mine.tolist(), own.test.labels.tolist(), strict=True))
+        for person, label in zip(people.tolist(), strangers.labels.tolist(), strict=True):
+            assert strangers.identities[label] == f"person {person}"
+            if person in label_of:
+                known_elsewhere += 1
+                assert label == label_of[person]
+            else:
+                assert label >= own.train.classes
+        assert strangers.classes == len(set(strangers.identities)) > own.train.classes
+    assert (known_elsewhere > 0) == bool(shared)
+
+
+def test_a_client_alone_has_no_strangers():
+    faces = crowd(4, 10)
+    holdings = PartitionedFaces(faces, PartitionPlan(clients=1).apply(faces, seed=0))
+    assert len(holdings.of("client-000").strangers()) == 0
+
+
+def people_of(labels: list[int], seed: int) -> Faces:
+    """Pictures whose vectors scatter about those of their people."""
+    centres = torch.randn(20, 12, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(len(labels), 12, generator=torch.Generator().manual_seed(seed))
+    vectors = (centres[labels] + noise).mul(12).add(128).clamp(0, 255)
+    return Faces(vectors.to(torch.uint8).view(-1, 2, 2, 3), torch.tensor(labels), 20)
+
+
+def flat(images: Tensor) -> Tensor:
+    return F.normalize(images.flatten(1).float() - 128)
+
+
+def test_the_figures_are_those_of_the_protocols():
+    train, test = people_of([0, 0, 1, 1, 2, 2], 1), people_of([0, 0, 0, 1, 1, 1, 2, 2, 2], 2)
+    strangers = people_of([*range(3, 20)] * 4, 3)
+    options = AmongEverybody(fars=(1e-1, 1e-2), fpirs=(0.3, 0.1), protocols=("correct", "paper"))
+    found = evaluate_client(flat, train, test, (0.1,), strangers, options)
+    enrolled, own, others = (flat(faces.pixels) for faces in (train, test, strangers))
+    pairs = tar_at_far(personal_pairs(own, test.labels, others, strangers.labels), (1e-1, 1e-2))
+    probes, labels = torch.cat([own, others]), torch.cat([test.labels, strangers.labels])
+    rates = {
+        mark: personal_identification(enrolled, train.labels, probes, labels, (0.3, 0.1), protocol)
+        for mark, protocol in (("", "correct"), (" (paper)", "paper"))
+    }
+    among = {name: value for name, value in found.items() if name.startswith("1:")}
+    assert among == {
+        "1:1 tar@1e-01": pairs[1e-1],
+        "1:1 tar@1e-02": pairs[1e-2],
+        **{
+            f"1:N tpir@{name}{mark}": rates[mark][fpir]
+            for mark in rates
+            for name, fpir in (("3e-01", 0.3), ("1e-01", 0.1))
+        },
+    }
+    assert 0 < among["1:1 tar@1e-02"] < among["1:1 tar@1e-01"] < 1
+    without = evaluate_client(flat, train, test, (0.1,))
+    assert without == {name: value for name, value in found.items() if name not in among}
+
+
+def test_what_says_nothing_is_left_out():
+    options, strangers = AmongEverybody(), people_of([5, 6, 7], 3)
+    one_each = evaluate_client(flat, people_of([0, 1], 1), people_of([0, 1], 2), (0.1,), strangers, options)
+    assert {name.split()[0] for name in one_each} == {"rank1", "1:N"}  # nobody has a genuine pair
+    nobody = evaluate_client(flat, people_of([0, 1], 1), people_of([0, 0, 1], 2), (0.1,), people_of([], 3), options)
+    assert not any(name.startswith("1:") for name in nobody)
+    no_training = evaluate_client(flat, people_of([], 1), people_of([0, 0, 1], 2), (0.1,), strangers, options)
+    assert {name.split()[0] for name in no_training} == {"tar@1e-01", "1:1"}
+
+
+@pytest.mark.parametrize("rates", [{"fars": [0.0]}, {"fpirs": [1.5]}])
+def test_rates_that_make_no_sense_are_refused(rates: dict[str, list[float]]):
+    minimal = {
+        "name": "x",
+        "data": {"private": {"identities": 4}},
+        "partition": {"clients": 2},
+        "stages": [{"name": "a", "algorithm": {"name": "fedpe"}}],
+    }
+    with pytest.raises(ConfigError, match=r"evaluation.personalized: a rate of .* is not in \(0, 1\]"):
+        parse_experiment({**minimal, "evaluation": {"personalized": rates}}, "x")
+
+
+def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, faces_cache: Path):
+    """From the file to the table and the page, with public faces, a branch and an adaptation stage."""
+    settings = [
+        "network.embedding=8",
+        "data.public.identities=8",
+        "data.public.images=4",
+        "data.private.identities=8",
+        "data.private.images=8",
+        "data.heldout.identities=12",
+        "data.heldout.images=3",
+        "partition.clients=4",
+        "evaluation.folds=2",
+        "evaluation.pairs_per_fold=8",
+        "evaluation.personalized={ fars = [0.1], fpirs = [0.1], protocols = ['correct', 'paper'] }",
+        "stages.pretrain.rounds=1",
+        "stages.federate.rounds=2",
+        "stages.federate.participation=1.0",
+        "stages.federate.algorithm={ name = 'fedfr', training = { lr = 0.02 } }",
+        "stages.central.label=tuned",
+        "stages.central.after=federate",
+        "stages.central.rounds=1",
+        "stages.central.algorithm={ name = 'adapt', method = 'distil' }",
+    ]
+    out = tmp_path / "run"
+    page = run_experiment(load_experiment(RECIPE, settings), out, cache=faces_cache)
+    rows = {row.label: row.metrics for row in comparison(out)}
+    wanted = {"1:1 tar@1e-01", "1:N tpir@1e-01", "1:N tpir@1e-01 (paper)"}
+    for label, metrics in rows.items():
+        names = {name.removeprefix("clients/") for name in metrics if name.startswith("clients/")}
+        assert {f"{model}/{name}" for model in ("global", "personal") for name in wanted} <= names, label
+    for label in ("federated (FedPE)", "tuned"):
+        of = {
+            kind: [rows[label][f"clients/{kind}/{name}"] for name in sorted(wanted)] for kind in ("global", "personal")
+        }
+        assert of["global"] != of["personal"]
+    assert not (out / "public").exists()  # features of public faces are nobody's result
+    text = page.read_text()
+    assert "1:N TPIR @ FPIR 1e-01 (paper) of 4 clients" in text
+    assert "1:1 and 1:N are among the test images of everybody" in text
+    summary = json.loads((out / "summary.json").read_text())["stages"]
+    assert summary[1]["discloses"] == ["Count", "ModelState", "PublicEmbeddings", "Scalars"]
+    assert summary[2]["discloses"] == ["Scalars"]
+    assert write_report(out) == page
+
+
+def test_headings_name_the_protocols():
+    assert heading("clients/personal/1:N tpir@1e-02 (paper)") == ("clients", "1:N TPIR @ FPIR 1e-02 (paper), personal")
+    assert heading("clients/global/1:1 tar@1e-03") == ("clients", "1:1 TAR @ FAR 1e-03, global")
