@@ -13,6 +13,7 @@ import typer
 
 from personae import screen
 from personae.console import messages, meter, notify
+from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
@@ -27,7 +28,7 @@ from personae.privacy.disclosure import warning
 from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
 from personae.report.partition_plot import plot_partition
-from personae.runtime.inprocess import available_cores
+from personae.runtime.inprocess import STREAMS, available_cores
 
 app = typer.Typer(
     help="Federated face recognition: train one model together, keep a personal one each, share no faces.",
@@ -36,8 +37,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that play clients; one a core.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -75,9 +82,11 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
     workers: Workers = None,
     device: Device = "cpu",
+    without: Without = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment."""
+    acceleration = Acceleration().without(without or [])
     experiment = load_experiment(path, settings or [])
     if dry_run:
         count = _workers(workers, device)
@@ -85,7 +94,17 @@ def run(
         return
     folder = out or Path("runs") / experiment.name
     hint = f"personae run {path} --out {folder} --resume" + "".join(f" --set {item}" for item in settings or [])
-    _execute(experiment, folder, resume=resume, workers=workers, device=device, as_json=as_json, hint=hint)
+    hint += "".join(f" --without {name}" for name in without or [])
+    _execute(
+        experiment,
+        folder,
+        resume=resume,
+        workers=workers,
+        device=device,
+        acceleration=acceleration,
+        as_json=as_json,
+        hint=hint,
+    )
 
 
 @app.command()
@@ -230,6 +249,7 @@ def _execute(
     resume: bool = False,
     workers: int | None = None,
     device: str = "cpu",
+    acceleration: Acceleration | None = None,
     as_json: bool = False,
     hint: str,
 ) -> None:
@@ -243,6 +263,7 @@ def _execute(
             resume=resume,
             workers=_workers(workers, device),
             device=device,
+            acceleration=acceleration,
             progress=meter,
             notify=notify,
         )
@@ -253,7 +274,7 @@ def _execute(
 
 def _workers(asked: int | None, device: str) -> int:
     _check_device(device)
-    return asked or (available_cores() if device == "cpu" else 1)
+    return asked or (available_cores() if device == "cpu" else STREAMS)
 
 
 def _check_device(device: str) -> None:

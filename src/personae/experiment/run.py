@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from personae.core.acceleration import Acceleration
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
@@ -27,16 +28,18 @@ def run_experiment(
     resume: bool = False,
     workers: int = 1,
     device: str = "cpu",
+    acceleration: Acceleration | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
     notify: Callable[[str], None] = unheard,
 ) -> Path:
     """Run it, or go on with it, in the folder `out`; gives the path of the report."""
     config, recipe = experiment.resolved(), experiment.recipe
+    speed = acceleration or Acceleration()
     if resume:
         run = RunDirectory.reopen(out, config)
     else:
-        run = RunDirectory.create(out, config, recipe, environment(device, workers))
+        run = RunDirectory.create(out, config, recipe, environment(device, workers, speed))
     try:
         materials = Materials(experiment, workers, progress, cache)
         federation = Federation(
@@ -47,6 +50,7 @@ def run_experiment(
             private=out / "private",
             judge=partial(evaluate_client, fars=experiment.evaluation.client_fars),
             mirror=experiment.evaluation.mirror,
+            acceleration=speed,
         )
         layout = federation.backbone().layout
         pools = any(stage.algorithm.pools_faces for stage in recipe)
@@ -55,7 +59,7 @@ def run_experiment(
             Engine(
                 federation=federation,
                 transport=transport,
-                checkpoints=Checkpoints(out / "checkpoints", materials.digest(), recipe, layout),
+                checkpoints=Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout),
                 journal=run,
                 scratch=out / "scratch",
                 initial=_initial(experiment, layout),
