@@ -56,6 +56,14 @@ def test_equals_the_protocol_taken_literally(monkeypatch, decimals, block):
         assert 0 < found.tpr[1e-3] < found.tpr[0.03] < 1
 
 
+def test_ties_count_against_us():
+    probes, twin = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([[0.6, 0.8]])
+    found = among_distractors(probes, torch.tensor([4, 4]), twin, fprs=(0.5, 1), ranks=(1, 2))
+    # The twin scores 0.6 with the first image, as the second one does, and more with the second.
+    assert found.rank == {1: 0.0, 2: 1.0}
+    assert found.tpr == {0.5: 0.0, 1: 1.0}
+
+
 def test_strangers_that_float32_cannot_tell_apart(monkeypatch):
     """Of nearly equal ones, that with the highest product in float32 need not be the one with the highest score."""
     probes, labels, others = crowd(people=3, images=2, strangers=400, size=64)
