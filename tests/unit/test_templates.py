@@ -186,7 +186,7 @@ def ijba(root):
         for folder in (verify, search_):
             folder.mkdir(parents=True)
         (verify / f"verify_metadata_{split}.csv").write_text(HEADER + lines(range(1, 9)))
-        (verify / f"verify_comparisons_{split}.csv").write_text("1,5\n2,6\n1,2\n3,8\n1,4\n")
+        (verify / f"verify_comparisons_{split}.csv").write_text("1,5\n2, 6\n1,2\n3,8\n1,4\n\n")
         (search_ / f"search_gallery_{split}.csv").write_text(HEADER + lines((1, 2, 3)))
         (search_ / f"search_probe_{split}.csv").write_text(HEADER + lines((5, 6, 7, 8)))
     pictures(root / "images", [f for _, _, f in rows])
