@@ -56,6 +56,31 @@ def test_equals_the_protocol_taken_literally(monkeypatch, decimals, block):
         assert 0 < found.tpr[1e-3] < found.tpr[0.03] < 1
 
 
+def test_ties_count_against_us():
+    probes, twin = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.tensor([[0.6, 0.8]])
+    found = among_distractors(probes, torch.tensor([4, 4]), twin, fprs=(0.5, 1), ranks=(1, 2))
+    # The twin scores 0.6 with the first image, as the second one does, and more with the second.
+    assert found.rank == {1: 0.0, 2: 1.0}
+    assert found.tpr == {0.5: 0.0, 1: 1.0}
+
+
+def test_strangers_that_float32_cannot_tell_apart(monkeypatch):
+    """Of nearly equal ones, that with the highest product in float32 need not be the one with the highest score."""
+    probes, labels, others = crowd(people=3, images=2, strangers=400, size=64)
+    random = torch.Generator().manual_seed(1)
+    others[:] = others[0] + 2e-6 * torch.randn(others.shape, generator=random)
+    monkeypatch.setattr(distractors, "BLOCK", 16)
+    highest = []
+    original = distractors._Highest.of_all
+    monkeypatch.setattr(distractors._Highest, "of_all", lambda self: (highest.append(self.of_probe), original(self))[1])
+    among_distractors(probes, labels, others, fprs=(1e-3,), ranks=(1, 5))
+    left, right = ((unit_on_grid(side) * GRID).long().numpy().astype(object) for side in (probes, others))
+    exact = np.vectorize(lambda whole: np.float32(whole / 2**52), otypes=[np.float32])(left @ right.T)
+    order = torch.argsort(labels, stable=True).numpy()
+    assert np.array_equal(highest[0], -np.sort(-exact[order], axis=1)[:, :5])
+    assert len(np.unique(exact)) > 50
+
+
 def test_only_few_scores_are_computed_exactly(monkeypatch):
     probes, labels, others = crowd(strangers=20_000, size=64)
     rescored = []

@@ -145,6 +145,37 @@ def test_a_file_of_python_2(tmp_path):
     assert read_bin(tmp_path / "old.bin") == ([b"a\xff", b"b" * 300], [True])
 
 
+arrays = {
+    "of a file": lambda encoded: np.frombuffer(encoded, np.uint8),
+    "of a file, standing": lambda encoded: np.frombuffer(encoded, np.uint8)[:, None],
+    "of pixels": lambda encoded: np.asarray(Image.open(io.BytesIO(encoded))),
+    "of pixels, Fortran's": lambda encoded: np.asfortranarray(Image.open(io.BytesIO(encoded))),
+}
+
+
+@pytest.mark.parametrize("kind", arrays)
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_images_that_are_arrays(tmp_path, kind, protocol):
+    encoded = [png(seed) for seed in range(4)]
+    content = [arrays[kind](image) for image in encoded], np.array([True, False])
+    (tmp_path / "set.bin").write_bytes(pickle.dumps(content, protocol=protocol))
+    images, same = read_bin(tmp_path / "set.bin")
+    assert same == [True, False]
+    for found, expected in zip(images, encoded, strict=True):
+        assert np.array_equal(Image.open(io.BytesIO(found)), Image.open(io.BytesIO(expected)))
+    faces = open_faces(tmp_path / "set.bin", height=16, width=16, cache=tmp_path / "cache")
+    assert np.array_equal(faces.images(np.array([2]))[0], Image.open(io.BytesIO(encoded[2])))
+
+
+def test_arrays_as_older_versions_name_their_functions(tmp_path):
+    written = pickle.dumps(([np.frombuffer(png(1), np.uint8)] * 2, [np.bool_(True)]), protocol=2)
+    assert b"numpy._core.multiarray" in written
+    older = written.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    (tmp_path / "old.bin").write_bytes(older)
+    images, same = read_bin(tmp_path / "old.bin")
+    assert (images, same) == ([png(1)] * 2, [True])
+
+
 class Evil:
     def __reduce__(self):
         return (Path.touch, (Path("pwned"),))
@@ -160,6 +191,15 @@ class Evil:
         (pickle.dumps(([], [])), "0 images do not make 0 pairs"),
         (pickle.dumps(([1, 2], [True])), "no list of encoded images"),
         (pickle.dumps(([b"a", b"b"], [2])), "no list of true and false"),
+        (pickle.dumps(([np.zeros(3)] * 2, [True])), "array of 'f8'"),
+        (pickle.dumps(([np.array([Evil()])] * 2, [True])), "array of 'O8'|asks for 'pathlib"),
+        (pickle.dumps(([np.zeros((4, 5), np.uint8)] * 2, [True])), "an array of 4 x 5; files or RGB"),
+        (pickle.dumps(([np.zeros(3, bool)] * 2, [True])), "no list of encoded images"),
+        (pickle.dumps(([np.zeros(3, np.uint8)] * 2, [np.float64(1)])), "array of 'f8'"),
+        (pickle.dumps(([np.dtype("u1")] * 2, [True])), "no list of encoded images"),
+        (b"\x80\x02cnumpy\nndarray\n)R.", "calls something else"),
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)RK\x01b.", "damaged"),
+        (b"\x80\x02]K\x01b.", "builds something else"),
         (pickle.dumps(([b"a", b"b"], ["yes"])), "no list of true and false"),
         (pickle.dumps(([b"a", b"b"], [True]))[:-4], "damaged"),
         (b"\x80\x03e.", "damaged"),

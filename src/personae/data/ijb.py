@@ -236,9 +236,10 @@ def _table(file: Path) -> _Table:
 def _comparisons(file: Path) -> Rows:
     """[2, N], of two templates a line."""
     try:
-        rows = [line.split(",") for line in file.read_text(encoding="utf-8").split()]
+        lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); IJB-A has it for each of ten splits") from error
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
     if not rows or any(len(row) != 2 for row in rows):
         raise DataError(f"{file}: not a table of two templates a line; unpack it again")
     return _numbers(rows, file)

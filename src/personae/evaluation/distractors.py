@@ -62,12 +62,11 @@ def among_distractors(
             f"a false positive rate of {max(fprs)} allows {most} false positives, and {HELD} can be held: lower it"
         )
     # The crossing sorts the probes by identity, so the strangers are compared with its rows.
-    highest = _Highest(len(probes), max(ranks), most)
-    rows = pairs.rows
+    highest = _Highest(pairs.rows, max(ranks), most)
     with plain_float32(), progress("distractors", len(distractors), "vectors") as advance:
         for start in range(0, len(distractors), BLOCK):
-            block = unit_on_grid(distractors[start : start + BLOCK].to(rows.device))
-            highest.take(rows, block)
+            block = unit_on_grid(distractors[start : start + BLOCK].to(probes.device))
+            highest.take(block)
             advance(len(block))
     genuine, first, second = _genuine(pairs)
     found = {}
@@ -86,8 +85,9 @@ def among_distractors(
 class _Highest:
     """The highest scores so far: some of each probe, and more of all probes together."""
 
-    def __init__(self, probes: int, each: int, most: int) -> None:
-        self.of_probe = np.full((probes, each), -np.inf, dtype=np.float32)
+    def __init__(self, rows: Tensor, each: int, most: int) -> None:
+        self.rows, self._float32 = rows, rows.float()
+        self.of_probe = np.full((len(rows), each), -np.inf, dtype=np.float32)
         self.most = most
         self._held: list[Floats] = []
         self._count = 0
@@ -98,11 +98,12 @@ class _Highest:
         self._shrink()
         return -np.sort(-self._held[0])
 
-    def take(self, rows: Tensor, block: Tensor) -> None:
+    def take(self, block: Tensor) -> None:
         """Look at the scores of every row with a block of strangers."""
+        rows = self.rows
         # Half of the room would do; the other half is for the rounding of the bounds themselves.
         bounds = np.minimum(self.of_probe[:, -1], self._lowest) - 2 * screening_error(rows.shape[1])
-        products = rows.float() @ block.float().T
+        products = self._float32 @ block.float().T
         near = products >= torch.from_numpy(bounds.astype(np.float32)).to(rows.device)[:, None]
         if int(torch.count_nonzero(near)) * CROWDED > near.numel():
             exact = (rows @ block.T).float()

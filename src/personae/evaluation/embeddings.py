@@ -42,9 +42,10 @@ def embeddings(
 
 
 def _batches(embedder: Embedder, samples: Samples, progress: Progress, name: str) -> Iterator[Tensor]:
+    device = getattr(embedder, "device", torch.device("cpu"))
     with progress(f"embedding {name}", len(samples), "images") as advance:
         for start in range(0, len(samples), BATCH):
-            positions = torch.arange(start, min(start + BATCH, len(samples)))
+            positions = torch.arange(start, min(start + BATCH, len(samples)), device=device)
             yield embedder(samples.images(positions)).float().cpu()
             advance(len(positions))
 

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -173,8 +173,8 @@ def _errors(scores: Scores, threshold: float, level: float, resamples: int, seed
     )
     if not resamples or not isinstance(scores, Identified):
         return rates
-    intervals = error_intervals(scores, threshold, level=level, resamples=resamples, seed=seed)
-    return ErrorRates(rates.fmr, rates.fnmr, rates.genuine_pairs, rates.impostor_pairs, *intervals)
+    matches, non_matches = error_intervals(scores, threshold, level=level, resamples=resamples, seed=seed)
+    return replace(rates, fmr_interval=matches, fnmr_interval=non_matches)
 
 
 def _by_metric(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, list[float]]:

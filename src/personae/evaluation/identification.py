@@ -41,7 +41,7 @@ def search(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels
         raise DataError(f"identification needs a gallery and probes, but there are {len(gallery)} and {len(probes)}")
     device = probes.device
     names, entry_of = torch.unique(gallery_labels.to(device), return_inverse=True)
-    mine = torch.searchsorted(names, probe_labels.to(device)).clamp_(max=len(names) - 1)
+    mine = torch.searchsorted(names, probe_labels.to(device).contiguous()).clamp_(max=len(names) - 1)
     mated = names[mine] == probe_labels.to(device)
     known, unknown = unit_on_grid(gallery.to(device)), unit_on_grid(probes)
     own, other = torch.empty(2, len(probes), dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Benchmarks: images and the comparisons to make among them, applied to any model."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,11 +106,9 @@ class Benchmark(_OnePart):
         metrics |= _rates(comparisons, self.fars)
         gallery = first_of_each(labels)
         metrics["rank1"] = rank_one(embeddings[gallery], labels[gallery], embeddings[~gallery], labels[~gallery])
-        intervals = {}
-        if self.resamples:
-            intervals = _rate_intervals(comparisons, self.fars, self.resamples)
-            if self.pairs is not None:
-                intervals["accuracy"] = accuracy_interval(embeddings, self.pairs, labels, resamples=self.resamples)
+        intervals = _rate_intervals(comparisons, self.fars, self.resamples)
+        if self.pairs is not None:
+            intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
         return _result(metrics, comparisons, intervals)
 
 
@@ -129,11 +128,10 @@ class PairBenchmark(_OnePart):
         comparisons = listed(embeddings, self.pairs)
         metrics = _fold_metrics(embeddings, self.pairs) | _rates(comparisons, self.fars)
         intervals = {}
-        if self.named and self.resamples:
+        if self.named:
             labels = self.samples.labels
-            known = identified(embeddings, self.pairs, labels)
-            intervals = _rate_intervals(known, self.fars, self.resamples)
-            intervals["accuracy"] = accuracy_interval(embeddings, self.pairs, labels, resamples=self.resamples)
+            intervals = _rate_intervals(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
+            intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
         return _result(metrics, comparisons, intervals)
 
 
@@ -156,11 +154,9 @@ class GroupBenchmark(_OnePart):
         groups = {name: _fold_metrics(embeddings, pairs) for name, pairs in self.groups.items()}
         accuracy = spread({name: {"accuracy": each["accuracy"]} for name, each in groups.items()})["accuracy"]
         metrics = {"accuracy": accuracy.mean, "accuracy_worst": accuracy.worst, "accuracy_gap": accuracy.gap}
-        intervals = {}
-        if self.resamples:
-            for name, pairs in self.groups.items():
-                found = accuracy_interval(embeddings, pairs, labels, resamples=self.resamples)
-                intervals[f"{name}/accuracy"] = found
+        intervals: dict[str, Interval] = {}
+        for name, pairs in self.groups.items():
+            intervals |= _accuracy_interval(f"{name}/accuracy", embeddings, pairs, labels, self.resamples)
         for far in self.fars:
             rates = group_rates(scores, far, resamples=self.resamples)
             match, non_match = rate_name("fmr", far), rate_name("fnmr", far)
@@ -230,7 +226,7 @@ class TemplateBenchmark(_OnePart):
             metrics |= {f"rank{rank}": rate for rank, rate in found.rank.items()}
         intervals = {}
         subject_of = split.subject_of
-        if self.resamples and set(pooled.numbers.tolist()) <= subject_of.keys():
+        if set(pooled.numbers.tolist()) <= subject_of.keys():
             subjects = torch.tensor([subject_of[number] for number in pooled.numbers.tolist()])
             ends = pooled.positions(split.left), pooled.positions(split.right)
             if torch.equal(subjects[ends[0]] == subjects[ends[1]], split.same):
@@ -281,7 +277,18 @@ def _rates(comparisons: Comparisons, fars: tuple[float, ...]) -> dict[str, float
 
 
 def _rate_intervals(pairs: Crossed | Identified, fars: tuple[float, ...], resamples: int) -> dict[str, Interval]:
-    return {tar_name(far): found for far, found in tar_intervals(pairs, fars, resamples=resamples).items()}
+    """Those that can be told: of few identities, or of too many pairs to be held, there are none."""
+    found: dict[str, Interval] = {}
+    for far in fars if resamples else ():
+        with suppress(DataError):
+            found[tar_name(far)] = tar_intervals(pairs, [far], resamples=resamples)[far]
+    return found
+
+
+def _accuracy_interval(name: str, vectors: Tensor, pairs: Pairs, labels: Tensor, resamples: int) -> dict[str, Interval]:
+    with suppress(DataError):
+        return {name: accuracy_interval(vectors, pairs, labels, resamples=resamples)} if resamples else {}
+    return {}
 
 
 def _together(scores: Sequence[Scores]) -> Scores:

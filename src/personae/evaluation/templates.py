@@ -22,7 +22,7 @@ class Templates:
     vectors: Tensor
 
     def positions(self, numbers: Tensor) -> Tensor:
-        found = torch.searchsorted(self.numbers, numbers).clamp_(max=len(self.numbers) - 1)
+        found = torch.searchsorted(self.numbers, numbers.contiguous()).clamp_(max=len(self.numbers) - 1)
         if not torch.equal(self.numbers[found], numbers):
             missing = numbers[self.numbers[found] != numbers][0]
             raise DataError(f"template {int(missing)} has no image")
@@ -35,9 +35,10 @@ def pool(embeddings: Tensor, templates: Tensor, media: Tensor) -> Templates:
         torch.stack([templates, media], dim=1), dim=0, return_inverse=True, return_counts=True
     )
     means = embeddings.new_zeros(len(both), embeddings.shape[1], dtype=torch.float64)
-    means.index_add_(0, which, embeddings.double()).div_(sizes[:, None])
+    device = embeddings.device
+    means.index_add_(0, which.to(device), embeddings.double()).div_(sizes.to(device)[:, None])
     numbers, of_media = torch.unique(both[:, 0], return_inverse=True)
-    sums = means.new_zeros(len(numbers), embeddings.shape[1]).index_add_(0, of_media, means)
+    sums = means.new_zeros(len(numbers), embeddings.shape[1]).index_add_(0, of_media.to(device), means)
     return Templates(numbers, unit(sums).float())
 
 

@@ -118,7 +118,11 @@ def det_curves(name: str, lines: Sequence[Line]) -> Markup:
         for line in lines:
             rejected = np.asarray(line.y, dtype=float)
             _draw(axes, line.key, line.x, np.where(rejected > 0, rejected, np.nan), drawstyle="steps-post")
+        # Whole powers of ten, so that each axis has two marks at least.
+        sides = [rate for line in lines for rate in line.x], [rate for line in lines for rate in line.y]
+        limits = [(10.0 ** np.floor(np.log10(min([rate for rate in side if rate > 0] + [0.1]))), 1.0) for side in sides]
         axes.set(xscale="log", yscale="log", xlabel="false accept rate", ylabel="false reject rate")
+        axes.set(xlim=limits[0], ylim=limits[1])
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(numticks=8))
             axis.set_major_formatter(FuncFormatter(lambda rate, _: _power_of_ten(rate)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.io
@@ -200,12 +200,11 @@ def _matlab(root: Path, layout: Layout) -> list[ListedPair]:
     """AgeDB's protocol: ten splits, each with a first and a second name of every pair, and labels 1 and -1."""
     file = root / layout.file
     try:
-        splits = scipy.io.loadmat(file, variable_names=["splits"], simplify_cells=True)["splits"]
         pairs = []
-        for split in splits:
-            names, labels = list(split.values())[:2]
-            for first, second, label in zip(*names, np.atleast_1d(labels), strict=True):
-                pairs.append(ListedPair(f"{_text(first)}.jpg", f"{_text(second)}.jpg", int(label) == 1))
+        for split in scipy.io.loadmat(file, variable_names=["splits"])["splits"].ravel():
+            names, labels = split.ravel()[0].tolist()[:2]
+            for first, second, label in zip(*names, labels.ravel(), strict=True):
+                pairs.append(ListedPair(f"{_innermost(first)}.jpg", f"{_innermost(second)}.jpg", int(label) == 1))
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); check the path and its permissions") from error
     except Exception as error:  # damaged bytes can fail anywhere in the parser
@@ -215,9 +214,11 @@ def _matlab(root: Path, layout: Layout) -> list[ListedPair]:
     return _located(root, layout, pairs)
 
 
-def _text(entry: object) -> str:
-    """A name, or a struct whose first field is one."""
-    return str(next(iter(entry.values())) if isinstance(entry, dict) else entry)
+def _innermost(entry: Any) -> str:
+    """The first of the first of ...: MATLAB has cells and structs of one element around everything."""
+    while isinstance(entry, np.ndarray | np.void):
+        entry = entry.ravel()[0] if isinstance(entry, np.ndarray) else entry[0]
+    return str(entry)
 
 
 def _located(root: Path, layout: Layout, pairs: list[ListedPair]) -> list[ListedPair]:

@@ -105,7 +105,8 @@ def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
 
 def _listed(part: Any) -> Any:
     """An array as the list it stands for."""
-    return list(part.values.tolist()) if isinstance(part, _Array) and part.values is not None else part
+    values = part.values if isinstance(part, _Array) else part
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _encoded(image: Any) -> bytes:
