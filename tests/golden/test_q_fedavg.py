@@ -110,3 +110,17 @@ def test_losses_beyond_all_bounds_are_told():
     for wrong in ({"q": -1.0}, {"q": math.inf}, {"lipschitz": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             QFedAvg(**wrong)
+
+
+def test_the_length_of_a_step_is_that_of_its_weights_and_not_of_statistics():
+    backbone = Backbone(TinyPlan().build(), 8)
+    w = backbone.state()
+    server = Server(w, backbone, None, None, generator(0), 1, 1)
+    found = []
+    for shift in (0.0, 50.0):
+        (reply,) = replies(w.layout, w.flat, {"ann": 0.1}, {"ann": 3.0})
+        reply.up.model.flat[w.layout.trainable_size :] += shift
+        merged = QFedAvg(q=1.0).merge(State(model=w), [reply], server)
+        found.append((merged.model.flat - w.flat)[: w.layout.trainable_size])
+    assert torch.equal(*found)
+    assert float(found[0].abs().max()) > 1e-3

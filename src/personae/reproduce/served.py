@@ -66,6 +66,7 @@ def client_by_client(before: str, before_label: str, after: str, after_label: st
         marked = [f"{name} (new)" if name in record.new_clients else name for name in names]
         axes.set_yticks(range(len(names)), marked, fontsize=8)
         axes.invert_yaxis()
+        axes.margins(x=0.1)  # room for the numbers at the ends
         axes.set_xlabel(f"{metric} after tuning, %, mean over {len(outcomes)} seeds")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
