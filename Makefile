@@ -27,6 +27,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/peak.py
 	$(BIN)/python benchmarks/synthetic.py
 	$(BIN)/python benchmarks/corrections.py
+	$(BIN)/python benchmarks/meta.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/personalized.py
 	$(BIN)/python benchmarks/hard_negatives.py

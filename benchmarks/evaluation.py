@@ -1,32 +1,37 @@
-"""Exact rates over all pairs of 10,000 vectors beside the plainest ways: `python benchmarks/evaluation.py [images]`.
+"""Exact rates over all pairs of 10,000 vectors beside the plainest ways, and searches among a million distractors:
+`python benchmarks/evaluation.py [images] [--distractors N] [--device cuda]`.
 
-Runs are interleaved, so that whatever else the machine does falls on all alike; medians are compared. One thread. The
-floor is the float32 product of every unordered pair once, in the same tiles, with nothing done to the scores.
-Scikit-learn gets the scores of the same pairs for nothing: its time is that of `roc_curve` alone.
+Runs are interleaved, so that whatever else the machine does falls on all alike; medians are compared, of seconds by
+the clock and of the processor, which say more on a machine that is shared. One thread. The floor is the float32 product
+of every unordered pair once, in the same tiles, with nothing done to the scores. Scikit-learn gets the scores of the
+same pairs for nothing: its time is that of `roc_curve` alone. `personalized.py` has the papers' protocols.
 """
 
+import argparse
 import gc
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from personae.evaluation.exact import plain_float32
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
 from personae.evaluation.comparisons import Crossed
 from personae.evaluation.crossing import COLUMNS, ROWS
 from personae.evaluation.curves import sweep
+from personae.evaluation.distractors import BLOCK, among_distractors
 from personae.evaluation.verification import all_pairs, tar_at_far
 
 DIMENSIONS = 512
 IDENTITIES = 1000
 NOISE = 2.0  # some people are as far from themselves as from others
 REPEATS = 3
+PROBES, PROBE_PEOPLE = 3530, 80  # as many as MegaFace looks for
 RATES = {"TAR at 1e-6, 1e-4": (1e-6, 1e-4), "TAR at 1e-3, 1e-2, 1e-1": (1e-3, 1e-2, 1e-1)}
 
 
@@ -39,9 +44,10 @@ def faces(count: int) -> tuple[Tensor, Tensor]:
 
 
 def floor(vectors: Tensor) -> None:
-    for top in range(0, len(vectors), ROWS):
-        for left in range(top, len(vectors), COLUMNS):
-            torch.mm(vectors[top : top + ROWS], vectors[left : left + COLUMNS].T)
+    with plain_float32():
+        for top in range(0, len(vectors), ROWS):
+            for left in range(top, len(vectors), COLUMNS):
+                torch.mm(vectors[top : top + ROWS], vectors[left : left + COLUMNS].T)
 
 
 def held(pairs: Crossed) -> tuple[np.ndarray, np.ndarray]:
@@ -54,11 +60,14 @@ def held(pairs: Crossed) -> tuple[np.ndarray, np.ndarray]:
     return truth[mixed], scores[mixed]
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], device: str) -> tuple[float, float]:
+    """By the clock, and of the processor."""
     gc.collect()
-    start = time.perf_counter()
+    clock, processor = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - clock, time.process_time() - processor
 
 
 def peak() -> float:
@@ -66,9 +75,9 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main(count: int) -> None:
-    torch.set_num_threads(1)
+def rates_and_curves(count: int, device: str) -> None:
     vectors, labels = faces(count)
+    vectors = vectors.to(device)
     before = peak()
     for name, fars in RATES.items():
         print(f"{name}: {', '.join(f'{tar:.4f}' for tar in tar_at_far(all_pairs(vectors, labels), fars).values())}")
@@ -81,16 +90,53 @@ def main(count: int) -> None:
         rivals[name] = lambda fars=fars: tar_at_far(all_pairs(vectors, labels), fars)
     rivals["ROC, EER, AUC, histogram"] = lambda: sweep(all_pairs(vectors, labels))
     rivals["scikit-learn's roc_curve"] = lambda: roc_curve(truth, scores)
-    times: dict[str, list[float]] = {name: [] for name in rivals}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
     for _ in range(REPEATS):
         for name, work in rivals.items():
-            times[name].append(seconds(work))
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    ground, sklearn = medians["float32 products alone"], medians["scikit-learn's roc_curve"]
-    print(f"{'':26} {'seconds':>8} {'x products':>11} {'sklearn / it':>13}")
-    for name, taken in medians.items():
-        print(f"{name:26} {taken:8.2f} {taken / ground:11.2f} {sklearn / taken:13.1f}")
+            times[name].append(seconds(work, device))
+    for at, kind in enumerate(("by the clock", "of the processor")):
+        medians = {name: statistics.median(taken[at] for taken in all_) for name, all_ in times.items()}
+        ground, sklearn = medians["float32 products alone"], medians["scikit-learn's roc_curve"]
+        print(f"{kind:26} {'seconds':>8} {'x products':>11} {'sklearn / it':>13}")
+        for name, taken in medians.items():
+            print(f"{name:26} {taken:8.2f} {taken / ground:11.2f} {sklearn / taken:13.1f}")
+
+
+def search_among(count: int, device: str) -> None:
+    random = torch.Generator().manual_seed(1)
+    labels = torch.arange(PROBES) % PROBE_PEOPLE
+    people = F.normalize(torch.randn(PROBE_PEOPLE, DIMENSIONS, generator=random))
+    noise = torch.randn(PROBES, DIMENSIONS, generator=random) / DIMENSIONS**0.5
+    probes = (people[labels] + NOISE * noise).to(device)
+    strangers = torch.randn(count, DIMENSIONS, generator=random)
+    print(f"{count:,} distractors: {peak():.0f} MB with their vectors")
+    found: list[object] = []
+    clock, processor = seconds(
+        lambda: found.append(among_distractors(probes, labels, strangers, ranks=(1, 10))), device
+    )
+    print(f"{found[0]}")
+    print(f"{PROBES * count:,} comparisons: {clock:.1f} s by the clock, {processor:.1f} of the processor")
+    few = F.normalize(strangers[: 16 * BLOCK]).to(device)
+    bare = seconds(lambda: products_alone(F.normalize(probes), few), device)
+    ratios = (taken / (base * count / len(few)) for taken, base in zip((clock, processor), bare, strict=True))
+    print("times the float32 products alone: {:.2f} by the clock, {:.2f} of the processor".format(*ratios))
+    print(f"peak memory: {peak():.0f} MB")
+
+
+def products_alone(rows: Tensor, columns: Tensor) -> None:
+    with plain_float32():
+        for start in range(0, len(columns), BLOCK):
+            torch.mm(rows, columns[start : start + BLOCK].T)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=int, nargs="?", default=10_000)
+    parser.add_argument("--distractors", type=int, default=1_000_000, help="0 for none")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.images:
+        rates_and_curves(options.images, options.device)
+    if options.distractors:
+        search_among(options.distractors, options.device)

@@ -18,6 +18,7 @@ from personae.core.stage import Recipe, Stage
 from personae.errors import Diverged
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
+from personae.parts.meta import MetaSGD
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Benchmark, Engine, Journal
 from personae.runtime.federation import ClientFaces, Federation, NetworkPlan
@@ -146,12 +147,14 @@ class Notebook(Journal):
 
 
 TRAINING = LocalSGD(lr=0.05, batch_size=4, iterations=3, augmentation=Augmentation(shift=1))
+META = MetaSGD(batch_size=4, iterations=2, augmentation=Augmentation(shift=1))
 
 
 def quickly(algorithm: AnyAlgorithm) -> AnyAlgorithm:
     """The algorithm with a training budget of a few steps, where it has one."""
+    budgets = {"training": TRAINING, "meta": META}
     names = getattr(algorithm, "__dataclass_fields__", {})
-    return replace(algorithm, training=TRAINING) if "training" in names else algorithm  # type: ignore[type-var]
+    return replace(algorithm, **{name: budget for name, budget in budgets.items() if name in names})  # type: ignore[type-var]
 
 
 def stage_of(algorithm: AnyAlgorithm, **options: Any) -> Stage:

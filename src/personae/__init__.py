@@ -1,6 +1,20 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import ALGORITHMS, Adapt, Central, FedFace, FedFR, FedGC, FedPE, Pretrain
+from personae.algorithms import (
+    ALGORITHMS,
+    HFMAML,
+    Adapt,
+    Central,
+    FedAvg,
+    FedFace,
+    FedFR,
+    FedGC,
+    FedPE,
+    HFMAMLGlobal,
+    Pretrain,
+    QFedAvg,
+    Tune,
+)
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -11,12 +25,14 @@ from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.evaluation.protocols import Benchmark
+from personae.evaluation.suite import Evaluation, evaluate
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
+from personae.parts.meta import MetaSGD
 from personae.runtime.engine import Engine
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
@@ -27,6 +43,7 @@ from personae.runtime.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
+    "HFMAML",
     "Adapt",
     "Algorithm",
     "Aliases",
@@ -45,19 +62,23 @@ __all__ = [
     "Diverged",
     "Embedder",
     "Engine",
+    "Evaluation",
     "Experiment",
     "FaceSet",
+    "FedAvg",
     "FedFR",
     "FedFace",
     "FedGC",
     "FedPE",
     "Federation",
     "Firewall",
+    "HFMAMLGlobal",
     "Interrupted",
     "LocalSGD",
     "LocalState",
     "Margin",
     "Message",
+    "MetaSGD",
     "ModelState",
     "Network",
     "Nothing",
@@ -67,6 +88,7 @@ __all__ = [
     "Pretrain",
     "PrivateStore",
     "PublicEmbeddings",
+    "QFedAvg",
     "QuorumLost",
     "Recipe",
     "Reply",
@@ -76,7 +98,9 @@ __all__ = [
     "ServerState",
     "Stage",
     "Transport",
+    "Tune",
     "embed",
+    "evaluate",
     "load_experiment",
     "load_weights",
     "local_transport",

@@ -14,16 +14,18 @@ import typer
 from personae import screen
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
-from personae.data import PartitionPlan, open_faces, synthetic_faces
+from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
-from personae.experiment.assess import evaluate_on, load_model
+from personae.evaluation.suite import evaluate as evaluate_all
+from personae.experiment.assess import Setting, load_model, open_protocol
 from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
 from personae.models import Network
 from personae.privacy.disclosure import warning
+from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
 from personae.report.partition_plot import plot_partition
 from personae.reproduce.reproduce import find_system, reproduce
@@ -150,27 +152,45 @@ def reproduce_claims(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run, or a weights file (.safetensors, .pth).")],
+    model: Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")],
     on: Annotated[
         list[str],
-        typer.Option("--on", metavar="[NAME=]PATH", help="Faces: a folder, a zip, a list, or a .bin of pairs."),
+        typer.Option(
+            "--on",
+            metavar="[NAME=]PATH",
+            help="A benchmark (lfw, calfw, cplfw, sllfw, cfpfp, cfpff, agedb30, vgg2fp, rfw, ijba, ijbb, ijbc,"
+            " megaface), or any faces: a folder, a zip, a list, a .bin of pairs.",
+        ),
     ],
     stage: Annotated[str | None, typer.Option(help="Of a run: which stage's model.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
     embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,
-    size: Annotated[int, typer.Option(help="With --backbone: the size of its images.")] = 112,
+    size: Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")] = 112,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
+    mirror: Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")] = True,
+    raw_pixels: Annotated[
+        bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")
+    ] = False,
+    resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
+    use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model on faces: 10-fold accuracy, true accept rates, rank-1."""
+    """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
+    _check_device(device)
     given = Network(name=backbone, embedding=embedding, height=size, width=size) if backbone else None
-    network, trained = load_model(model, stage, given)
-    rates = tuple(far or (1e-1, 1e-2, 1e-3))
-    results = {}
-    for item in on:
-        name, _, path = item.rpartition("=")
-        results[name or Path(path).stem] = evaluate_on(trained, network, Path(path), rates, progress=meter)
-    screen.benchmarks(results, as_json)
+    loaded = load_model(model, stage, given, mirror=mirror, raw=raw_pixels, size=size, device=device)
+    setting = Setting(
+        height=loaded.height, width=loaded.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
+    )
+    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
+    protocols = (open_protocol(name, path, setting) for name, path in named)
+    cache = default_cache() / "embeddings" if use_cache else None
+    found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
+    if report:
+        write_evaluation(report, model.name, found)
+    screen.benchmarks(found, report, as_json)
 
 
 @app.command()
@@ -296,11 +316,15 @@ def _execute(
 
 
 def _workers(asked: int | None, device: str) -> int:
+    _check_device(device)
+    return asked or (available_cores() if device == "cpu" else STREAMS)
+
+
+def _check_device(device: str) -> None:
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {device}: there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")
-    return asked or (available_cores() if device == "cpu" else STREAMS)
 
 
 def _free(wanted: Path) -> Path:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -16,8 +17,11 @@ from personae.console import output
 from personae.data.holdings import Holding
 from personae.doctor import Finding
 from personae.evaluation.protocols import BenchmarkResult
+from personae.evaluation.suite import Evaluation
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
+from personae.report.evaluation_page import figure_text, metric_names
+from personae.report.fairness import plain_fairness, print_fairness
 from personae.report.table import comparison, print_table
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
@@ -27,20 +31,37 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     """The models of a run side by side, and where its report is."""
     if as_json:
         rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
-        _print_json({"run": str(run), "report": str(page), "models": rows})
+        _print_json({"run": str(run), "report": str(page), "models": rows, "fairness": plain_fairness(run)})
         return
     print_table(output, run)
+    print_fairness(output, run)
     _line(f"report: {page}")
 
 
-def benchmarks(results: Mapping[str, BenchmarkResult], as_json: bool) -> None:
+def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None:
+    """A column a benchmark, a line a metric; groups of people below."""
+    results = evaluation.results
     if as_json:
         _print_json({name: dataclasses.asdict(result) for name, result in results.items()})
         return
-    metrics = list(dict.fromkeys(metric for result in results.values() for metric in result.metrics))
-    table = Table("faces", *metrics)
+    table = Table("%", *map(escape, results))
+    for metric in metric_names(dict.fromkeys(evaluation.metrics, 0.0)):
+        table.add_row(metric, *(figure_text(result, metric).replace(" [", "\n\\[") for result in results.values()))
+    output.print(table)
     for name, result in results.items():
-        table.add_row(name, *(f"{100 * result.metrics[key]:.2f}" if key in result.metrics else "–" for key in metrics))
+        if result.groups:
+            _groups(name, result)
+    if any(result.intervals for result in results.values()):
+        _line("in brackets: 95% intervals over identities")
+    if page is not None:
+        _line(f"report: {page}")
+
+
+def _groups(name: str, result: BenchmarkResult) -> None:
+    table = Table(escape(f"{name} %"), *map(escape, result.groups))
+    for metric in metric_names(next(iter(result.groups.values()))):
+        cells = (figure_text(result, metric, of=figures, group=group) for group, figures in result.groups.items())
+        table.add_row(metric, *(cell.replace(" [", "\n\\[") for cell in cells))
     output.print(table)
 
 

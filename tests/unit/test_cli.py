@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
-from personae import ALGORITHMS, cli
+from personae import ALGORITHMS, Network, cli
 from personae.privacy.disclosure import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -318,6 +319,71 @@ def test_a_model_of_a_run_and_its_weights_file_evaluate_alike(
     unknown = personae("evaluate", out, "--on", faces, "--stage", "central")
     assert unknown.code == 2
     assert "pretrain, federate" in one_line(unknown)
+
+
+def noisy_faces(root: Path, people: int = 12, shots: int = 4) -> Path:
+    for person in range(people):
+        for shot in range(shots):
+            path = root / f"p{person}" / f"{shot}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((32, 32), 20 + 10 * person + shot).convert("RGB").save(path)
+    return root
+
+
+def weights(file: Path) -> Path:
+    save_file(Network(name="small", embedding=16, height=32, width=32).build().state_dict(), file)
+    return file
+
+
+def test_an_evaluation_has_intervals_progress_and_a_page(personae: Personae, tmp_path: Path) -> None:
+    faces, model = noisy_faces(tmp_path / "faces"), weights(tmp_path / "model.safetensors")
+    page = tmp_path / "page.html"
+    ended = personae("evaluate", model, "--on", f"a [set]={faces}", "--report", page, "--resamples", "20")
+    assert ended.code == 0, ended.err
+    assert "embedding a [set]" in ended.err
+    assert "a [set]" in ended.out
+    assert re.search(r"tar@1e-01 .*\n.*\[\d+\.\d\d, \d+\.\d\d\]", ended.out)
+    assert f"report: {page}" in ended.out.replace("\n", "")
+    text = page.read_text()
+    assert "false reject rate" in text
+    assert "a [set]" in text
+    assert "<script" not in text
+    again = personae("evaluate", model, "--on", f"a [set]={faces}", "--json", "--resamples", "20")
+    assert "embedding" not in again.err  # the vectors are there
+    stored = json.loads(again.out)["a [set]"]
+    assert set(stored["intervals"]) >= {"tar@1e-01", "tar@1e-02"}
+    plain = personae("evaluate", model, "--on", f"x={faces}", "--json", "--no-mirror", "--resamples", "0", "--no-cache")
+    assert "embedding x" in plain.err
+    assert json.loads(plain.out)["x"]["intervals"] == {}
+    assert json.loads(plain.out)["x"]["metrics"] != stored["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("on", "code", "message"),
+    [
+        ("ijbc={}", 3, "ijbc_face_tid_mid.txt: cannot be read"),
+        ("megaface={}", 3, "facescrub_lst: cannot be read"),
+        ("calfw={}", 3, "no pairs_CALFW.txt"),
+        ("rfw={}", 3, "no txts/GROUP"),
+        ("ijba={}", 3, "ten splits"),
+    ],
+)
+def test_a_benchmark_that_is_not_there_is_one_line(
+    personae: Personae, tmp_path: Path, on: str, code: int, message: str
+) -> None:
+    faces, model = noisy_faces(tmp_path / "faces", 2, 1), weights(tmp_path / "model.safetensors")
+    ended = personae("evaluate", model, "--on", on.format(faces))
+    assert ended.code == code
+    assert message in one_line(ended)
+
+
+def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Path) -> None:
+    faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
+    ended = personae("evaluate", model, "--on", f"x={faces}", "--on", f"x={faces}", "--resamples", "0")
+    assert ended.code == 2
+    assert "two protocols are called 'x'" in ended.err
+    no_gpu = personae("evaluate", model, "--on", f"x={faces}", "--device", "tpu")
+    assert "there are cpu and cuda" in one_line(no_gpu)
 
 
 def test_a_folder_that_is_no_run_is_refused(personae: Personae, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_products_in_float32_are_within_the_bound_of_the_score():
         vectors = torch.cat([torch.randn(200, size, generator=random), torch.ones(3, size), torch.eye(size)[:2]])
         pairs = all_pairs(vectors, torch.arange(len(vectors)))
         for tile in pairs.tiles():
-            off = np.abs(pairs.exact(tile).astype(np.float64) - pairs.screened(tile))
+            off = np.abs(pairs.exact(tile).astype(np.float64) - pairs.screened(tile).numpy())
             assert off.max() <= screening_error(size)
 
 

@@ -45,9 +45,9 @@ def test_resolved_configuration_is_plain_data_that_parses_to_the_same_experiment
     plain = json.loads(json.dumps(experiment.resolved()))
     assert plain["stages"][0]["algorithm"]["margin"]["scale"] == FedPE().margin.scale
     assert plain["firewall"]["enabled"] is True
-    plain["data"]["private"] = {
-        key: value for key, value in plain["data"]["private"].items() if key not in ("min_images", "skip_unreadable")
-    }
+    of_files = ("min_images", "skip_unreadable", "crop")
+    private = plain["data"]["private"]
+    plain["data"]["private"] = {key: value for key, value in private.items() if key not in of_files}
     assert parse_experiment(plain, "x").recipe == experiment.recipe
 
 

@@ -5,7 +5,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from personae.core import exact
 from personae.errors import DataError
-from personae.evaluation.identification import class_means, rank_one
+from personae.evaluation.identification import class_means, rank_one, rank_rates, search
 
 
 def plane(*degrees):
@@ -78,3 +78,41 @@ def test_class_means():
     # Images count equally whatever the length of their vectors; classes without images are zero.
     assert torch.allclose(means, torch.tensor([[half, half], [0, 0], [0, -1], [0, 0]]))
     assert means.dtype == torch.float32
+
+
+def by_rank(gallery, names, probes, labels):
+    """How many other identities score as high, counted one by one."""
+    ranks = []
+    for probe, label in zip(F.normalize(probes.double()), labels.tolist(), strict=True):
+        best = {}
+        for entry, name in zip(F.normalize(gallery.double()), names.tolist(), strict=True):
+            best[name] = max(best.get(name, -2.0), round(float(entry @ probe), 12))
+        if label in best:
+            ranks.append(1 + sum(score >= best[label] for name, score in best.items() if name != label))
+    return ranks
+
+
+@pytest.mark.parametrize("decimals", [None, 0])
+def test_ranks_count_identities_and_not_entries(decimals):
+    random = torch.Generator().manual_seed(3)
+    names, labels = torch.randint(0, 12, (40,), generator=random) * 7, torch.randint(0, 16, (90,), generator=random) * 7
+    centres = torch.randn(16, 6, generator=random)
+    gallery = centres[names // 7] + torch.randn(40, 6, generator=random)
+    probes = centres[labels // 7] + torch.randn(90, 6, generator=random)
+    if decimals is not None:
+        gallery, probes = gallery.round(decimals=decimals), probes.round(decimals=decimals)
+    found = search(gallery, names, probes, labels)
+    expected = by_rank(gallery, names, probes, labels)
+    assert found.rank[found.mated].tolist() == expected
+    assert rank_rates(found, (1, 5, 10)) == {
+        rank: sum(each <= rank for each in expected) / len(expected) for rank in (1, 5, 10)
+    }
+    assert ((found.rank == 1) == found.right)[found.mated].all()
+    assert not found.mated.all()
+    assert (found.rank[~found.mated] > len(names.unique())).all()
+
+
+def test_rates_by_rank_need_somebody_who_is_there():
+    found = search(plane(0), torch.tensor([0]), plane(0), torch.tensor([1]))
+    with pytest.raises(DataError, match="there are none"):
+        rank_rates(found, (1,))

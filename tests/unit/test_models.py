@@ -113,6 +113,24 @@ def test_sphere_weights_start_as_in_the_paper() -> None:
             assert (weight == 0).all(), key
 
 
+def test_a_linear_layer_after_the_backbone_casts_its_output_to_the_embedding() -> None:
+    """Table III of HF-MAML: a backbone with 1,000 outputs, then 1,000 x 512."""
+    plain = Network(name="iresnet18", embedding=1000, height=128, width=128)
+    cast = Network(name="iresnet18", embedding=512, height=128, width=128, hidden=1000)
+    assert parameters(cast) == parameters(plain) + 1000 * 512 + 512
+    small = Network(name="small", embedding=5, height=32, width=32, hidden=20)
+    module = small.build(torch.Generator().manual_seed(1)).eval()
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    state = module.state_dict()
+    inside = Network(name="small", embedding=20, height=32, width=32).build().eval()
+    inside.load_state_dict(
+        {name.removeprefix("body."): entry for name, entry in state.items() if name.startswith("body.")}
+    )
+    expected = inside(images) @ state["cast.weight"].T + state["cast.bias"]
+    assert torch.allclose(module(images), expected, atol=1e-6)
+    assert module(images).shape == (3, 5)
+
+
 def test_small_is_small() -> None:
     assert parameters(Network()) == pytest.approx(300_000, rel=0.05)
 
@@ -167,6 +185,7 @@ def test_group_normalisation_keeps_images_apart() -> None:
         ({"name": "resnet50"}, r"network.name = 'resnet50'.*small, sphere20.*mobilefacenet"),
         ({"norm": "layer"}, r"network.norm = 'layer'.*batch, group"),
         ({"name": "iresnet18", "norm": "group"}, "only the network 'small'"),
+        ({"hidden": 0}, "network.hidden = 0: at least 1"),
         ({"embedding": 0}, "network.embedding = 0"),
         ({"height": 31}, "31x64: at least 32x32"),
         ({"width": -1}, "64x-1: at least 32x32"),

@@ -16,8 +16,10 @@ from personae.core.backbone import Backbone
 from personae.data import open_faces, read_pairs
 from personae.data.readers.pickled import read_bin, write_bin
 from personae.errors import DataError
-from personae.experiment.assess import evaluate_on
+from personae.evaluation.suite import evaluate
+from personae.experiment.assess import Setting, open_protocol
 from personae.models import Network
+from personae.parts.embedding import BackboneEmbedder
 
 PAIRS = """2 2
 ann 1 2
@@ -143,6 +145,37 @@ def test_a_file_of_python_2(tmp_path):
     assert read_bin(tmp_path / "old.bin") == ([b"a\xff", b"b" * 300], [True])
 
 
+arrays = {
+    "of a file": lambda encoded: np.frombuffer(encoded, np.uint8),
+    "of a file, standing": lambda encoded: np.frombuffer(encoded, np.uint8)[:, None],
+    "of pixels": lambda encoded: np.asarray(Image.open(io.BytesIO(encoded))),
+    "of pixels, Fortran's": lambda encoded: np.asfortranarray(Image.open(io.BytesIO(encoded))),
+}
+
+
+@pytest.mark.parametrize("kind", arrays)
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_images_that_are_arrays(tmp_path, kind, protocol):
+    encoded = [png(seed) for seed in range(4)]
+    content = [arrays[kind](image) for image in encoded], np.array([True, False])
+    (tmp_path / "set.bin").write_bytes(pickle.dumps(content, protocol=protocol))
+    images, same = read_bin(tmp_path / "set.bin")
+    assert same == [True, False]
+    for found, expected in zip(images, encoded, strict=True):
+        assert np.array_equal(Image.open(io.BytesIO(found)), Image.open(io.BytesIO(expected)))
+    faces = open_faces(tmp_path / "set.bin", height=16, width=16, cache=tmp_path / "cache")
+    assert np.array_equal(faces.images(np.array([2]))[0], Image.open(io.BytesIO(encoded[2])))
+
+
+def test_arrays_as_older_versions_name_their_functions(tmp_path):
+    written = pickle.dumps(([np.frombuffer(png(1), np.uint8)] * 2, [np.bool_(True)]), protocol=2)
+    assert b"numpy._core.multiarray" in written
+    older = written.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    (tmp_path / "old.bin").write_bytes(older)
+    images, same = read_bin(tmp_path / "old.bin")
+    assert (images, same) == ([png(1)] * 2, [True])
+
+
 class Evil:
     def __reduce__(self):
         return (Path.touch, (Path("pwned"),))
@@ -158,10 +191,19 @@ class Evil:
         (pickle.dumps(([], [])), "0 images do not make 0 pairs"),
         (pickle.dumps(([1, 2], [True])), "no list of encoded images"),
         (pickle.dumps(([b"a", b"b"], [2])), "no list of true and false"),
+        (pickle.dumps(([np.zeros(3)] * 2, [True])), "array of 'f8'"),
+        (pickle.dumps(([np.array([Evil()])] * 2, [True])), "array of 'O8'|asks for 'pathlib"),
+        (pickle.dumps(([np.zeros((4, 5), np.uint8)] * 2, [True])), "an array of 4 x 5; files or RGB"),
+        (pickle.dumps(([np.zeros(3, bool)] * 2, [True])), "no list of encoded images"),
+        (pickle.dumps(([np.zeros(3, np.uint8)] * 2, [np.float64(1)])), "array of 'f8'"),
+        (pickle.dumps(([np.dtype("u1")] * 2, [True])), "no list of encoded images"),
+        (b"\x80\x02cnumpy\nndarray\n)R.", "calls something else"),
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)RK\x01b.", "damaged"),
+        (b"\x80\x02]K\x01b.", "builds something else"),
         (pickle.dumps(([b"a", b"b"], ["yes"])), "no list of true and false"),
         (pickle.dumps(([b"a", b"b"], [True]))[:-4], "damaged"),
         (b"\x80\x03e.", "damaged"),
-        (b"\x80\x03\x88\x88R.", "damaged"),
+        (b"\x80\x03\x88\x88R.", "calls something else"),
         (b"not a pickle", "damaged"),
         (b"", "damaged"),
     ],
@@ -177,6 +219,11 @@ def test_only_whole_pairs_are_written(tmp_path):
         write_bin(tmp_path / "set.bin", [b"a"], [True])
 
 
+def evaluate_on(backbone: Backbone, path: Path):
+    protocol = open_protocol("it", path, Setting(height=32, width=32, fars=(0.25,)))
+    return evaluate(BackboneEmbedder(backbone), [protocol]).results["it"]
+
+
 def test_evaluation_uses_the_pairs_that_come_with_the_faces(tmp_path, monkeypatch):
     monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
     network = Network(name="small", embedding=8, height=32, width=32)
@@ -184,15 +231,15 @@ def test_evaluation_uses_the_pairs_that_come_with_the_faces(tmp_path, monkeypatc
     faces, pairs = opened(folder(tmp_path / "lfw"), tmp_path / "cache")
     order = np.stack([pairs.left, pairs.right], axis=1).ravel()
     write_bin(tmp_path / "lfw.bin", [people()[faces.columns["path"][row]] for row in order], pairs.same.tolist())
-    of_folder = evaluate_on(backbone, network, tmp_path / "lfw", (0.25,))
+    of_folder = evaluate_on(backbone, tmp_path / "lfw")
     assert list(of_folder.metrics) == ["accuracy", "accuracy_std", "tar@2.5e-01", "rank1"]
     assert (of_folder.genuine_pairs, of_folder.impostor_pairs) == (9, 27)
     # Of a .bin nobody knows how many folds it has; there are ten.
     with pytest.raises(DataError, match="8 pairs cannot be divided into 10 folds"):
-        evaluate_on(backbone, network, tmp_path / "lfw.bin", (0.25,))
+        evaluate_on(backbone, tmp_path / "lfw.bin")
     images, same = read_bin(tmp_path / "lfw.bin")
     write_bin(tmp_path / "more.bin", images * 5, same * 5)
-    of_bin = evaluate_on(backbone, network, tmp_path / "more.bin", (0.25,))
+    of_bin = evaluate_on(backbone, tmp_path / "more.bin")
     assert list(of_bin.metrics) == ["accuracy", "accuracy_std", "tar@2.5e-01"]
     assert (of_bin.genuine_pairs, of_bin.impostor_pairs) == (20, 20)
     assert json.loads(json.dumps(of_bin.metrics)) == of_bin.metrics

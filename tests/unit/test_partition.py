@@ -182,6 +182,24 @@ def test_no_test_images_where_none_are_wanted() -> None:
     assert not plan.apply(face_set([1, 2, 3, 4]), 0).split.any()
 
 
+def test_a_client_holds_no_more_than_it_may_in_whole_identities() -> None:
+    faces = face_set([3, 5, 7, 4, 6, 30] * 4)
+    plan = PartitionPlan(by="equal", clients=3, max_images=20)
+    partition = plan.apply(faces, 1)
+    free = PartitionPlan(by="equal", clients=3).apply(faces, 1)
+    for name in partition.clients:
+        rows, all_ = partition.rows(name), free.rows(name)
+        assert set(rows) < set(all_)
+        held = set(faces.identity[rows].tolist())
+        assert len(rows) == sum(faces.images_per_identity[code] for code in held)  # nobody is cut in two
+        assert len(rows) <= 20 or len(held) == 1
+        left_out = {code for code in faces.identity[all_].tolist() if code not in held}
+        assert all(len(rows) + faces.images_per_identity[code] > 20 for code in left_out)
+    assert np.array_equal(partition.client, plan.apply(faces, 1).client)
+    assert not np.array_equal(partition.client, plan.apply(faces, 2).client)
+    assert np.array_equal(PartitionPlan(by="equal", clients=3, max_images=1000).apply(faces, 1).client, free.client)
+
+
 def test_small_identities_are_left_out_only_when_asked() -> None:
     faces = face_set([1, 5, 5, 1, 5])
     with pytest.raises(DataError, match=r"2 of 5 identities have fewer than 2 images, the first is 'person-0'"):

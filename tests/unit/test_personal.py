@@ -1,12 +1,10 @@
-import statistics
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
 from personae.evaluation.identification import class_means, rank_one
-from personae.evaluation.personal import Spread, evaluate_client, spread
+from personae.evaluation.personal import evaluate_client
 from personae.evaluation.verification import all_pairs, tar_at_far
 
 
@@ -70,21 +68,3 @@ def test_classes_without_training_images_attract_no_probe():
 
 def test_no_test_images():
     assert evaluate_client(flat, pictures([0, 1], 2), pictures([], 2), (0.1,)) == {}
-
-
-def test_spread():
-    per_client = {
-        "client-000": {"rank1": 0.5, "tar@1e-01": 0.25},
-        "client-001": {"rank1": 1.0},
-        "client-002": {"rank1": 0.0, "tar@1e-01": 0.75},
-        "client-003": {},
-    }
-    found = spread(per_client)
-    assert found["tar@1e-01"] == Spread(mean=0.5, deviation=0.25, worst=0.25, best=0.75, clients=2)
-    assert found["tar@1e-01"].gap == 0.5
-    assert found["rank1"].deviation == pytest.approx(statistics.pstdev([0, 0.5, 1]))
-    assert (found["rank1"].worst, found["rank1"].best, found["rank1"].clients) == (0.0, 1.0, 3)
-
-
-def test_spread_of_nothing():
-    assert spread({}) == {}

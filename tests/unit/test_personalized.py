@@ -71,6 +71,7 @@ def test_ties_and_ranks_by_hand():
     searches = Searches(
         own=np.array([0.9, 0.6, 0.7, 0.5, -np.inf, -np.inf]),
         other=np.array([0.2, 0.65, 0.1, 0.1, 0.6, 0.5]),
+        rank=np.array([1, 2, 1, 1, 9, 9]),
     )
     # Without false positives all above 0.6 count, but the second is not at rank 1; with one, all above 0.5.
     assert tpir_at_fpir(searches, [0, 0.5, 1]) == {0: 0.5, 0.5: 0.5, 1: 0.75}

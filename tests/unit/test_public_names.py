@@ -4,10 +4,11 @@ import personae
 
 NAMES = """
 ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
-ClientInfo ConfigError Count DataError Diverged Embedder Engine Experiment FaceSet FedFR FedFace FedGC FedPE Federation
-Firewall Interrupted LocalSGD LocalState Margin Message ModelState Network Nothing Partition PartitionPlan
-PersonaeError Pretrain PrivateStore PublicEmbeddings QuorumLost Recipe Reply Samples Scalars Server ServerState
-Stage Transport embed load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
+ClientInfo ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedAvg FedFR FedFace
+FedGC FedPE Federation Firewall HFMAML HFMAMLGlobal Interrupted LocalSGD LocalState Margin Message MetaSGD ModelState
+Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe
+Reply Samples Scalars Server ServerState Stage Transport Tune embed evaluate load_experiment load_weights
+local_transport open_faces run_experiment synthetic_faces
 """
 
 

@@ -42,6 +42,16 @@ def test_weights_survive_a_file(tmp_path: Path, state: dict[str, Tensor], suffix
         NETWORK.build().load_state_dict(loaded)
 
 
+def test_a_linear_layer_after_the_backbone_is_recognised(tmp_path: Path) -> None:
+    network = Network(name="small", embedding=5, height=48, width=48, hidden=20)
+    state = network.build(torch.Generator().manual_seed(3)).state_dict()
+    found, loaded = load_weights(save(tmp_path / "weights.pth", state))
+    assert found == network
+    assert_equal(loaded, state)
+    with pytest.raises(DataError, match=r"not the weights of small \(5-d, 48x48, norm batch, hidden 21\)"):
+        load_weights(tmp_path / "weights.pth", Network(name="small", embedding=5, height=48, width=48, hidden=21))
+
+
 @pytest.mark.parametrize(
     ("network", "height", "width"),
     [(Network(name=name), 112, 96) for name in NETWORKS]

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin, positive_hinge
 
@@ -38,8 +38,8 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(LocalState):
-    rows: Tensor  # w_i as the client last had it, for as long as the server knows none
+class Private(OwnRows):
+    """w_i as the client last had it, for as long as the server knows none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.linking import tokens_of
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -37,8 +37,8 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(LocalState):
-    rows: Tensor  # W_k as the client last had it, for as long as the server knows none
+class Private(OwnRows):
+    """W_k as the client last had it, for as long as the server knows none."""
 
 
 @dataclass(frozen=True, kw_only=True)

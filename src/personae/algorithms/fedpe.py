@@ -6,6 +6,7 @@ client: theta_k, W_k <- SGD on the margin loss of its own faces, from theta and 
 server: theta <- sum_k n_k theta_k / sum_k n_k
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -13,10 +14,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
@@ -32,8 +34,8 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(LocalState):
-    rows: Tensor  # W_k: the client's class embeddings
+class Private(OwnRows):
+    """W_k: the client's class embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
     """Federated averaging with private class embeddings.
 
     `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins when a client first takes part.
+    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
     """
 
     name: ClassVar[str] = "fedpe"
@@ -56,6 +59,11 @@ class FedPE(Algorithm[State, Down, Private, Up]):
     training: LocalSGD = field(default_factory=LocalSGD)
     weighting: Weighting = "samples"
     rows: Beginning = "mean"
+    regularisation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.regularisation < math.inf:
+            raise ValueError("regularisation must be finite and not negative")
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)
@@ -70,8 +78,11 @@ class FedPE(Algorithm[State, Down, Private, Up]):
         else:
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
 
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+
         def loss(batch: Batch) -> Tensor:
-            return self.margin.loss(module(batch.images), rows, batch.labels)
+            features = module(batch.images)
+            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
         fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))

@@ -22,7 +22,7 @@ KeptT = TypeVar("KeptT", bound=LocalState)
 
 
 class Recall(Protocol):
-    """Gives what the client kept from an earlier stage, by its type; None if there was no such stage."""
+    """Gives what the client kept from the latest earlier stage that keeps this type, or None."""
 
     def __call__(self, kind: type[KeptT]) -> KeptT | None: ...
 

@@ -10,27 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from personae.errors import Diverged
 
 GRID = 2.0**26
+TINY = 1e-12
 BLOCK_SCORES = 2**22
 ROUNDED_ROWS = 512  # at a time, so that they stay in the cache
 
 
 def unit(embeddings: Tensor) -> Tensor:
-    """Rows of length one in float64."""
-    rows = F.normalize(embeddings.detach().to("cpu", torch.float64), dim=1)
-    if not torch.isfinite(rows).all():
+    """Rows of length one in float64, on the device of the embeddings; a zero row stays zero."""
+    rows: Tensor = embeddings.detach().to(torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    if not torch.isfinite(lengths).all():
         raise Diverged("the embeddings are not finite, so they cannot be compared: training has diverged")
-    return rows
+    return rows / lengths.clamp_min_(TINY)
 
 
 def unit_on_grid(embeddings: Tensor) -> Tensor:
     """Rows of length one in float64 whose products with each other are exact; a zero row stays zero."""
-    rows = torch.empty(embeddings.shape, dtype=torch.float64)
+    rows = torch.empty(embeddings.shape, dtype=torch.float64, device=embeddings.device)
     for start in range(0, len(rows), ROUNDED_ROWS):
         part = slice(start, start + ROUNDED_ROWS)
         rows[part] = unit(embeddings[part]).mul_(GRID).round_().div_(GRID)

@@ -3,7 +3,7 @@
 from personae.data.decoded import open_faces
 from personae.data.faces import FaceSamples, FaceSet
 from personae.data.joined import join_faces
-from personae.data.pairsets import PairSet, read_pairs
+from personae.data.pairsets import PairSet, read_group_pairs, read_pairs
 from personae.data.partition import Partition, PartitionPlan, Split
 from personae.data.pixels import default_cache
 from personae.data.rendered import synthetic_faces
@@ -18,6 +18,7 @@ __all__ = [
     "default_cache",
     "join_faces",
     "open_faces",
+    "read_group_pairs",
     "read_pairs",
     "synthetic_faces",
 ]

@@ -2,9 +2,11 @@
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from personae.data import haar
 from personae.data.faces import FaceSet
 from personae.data.images import ImageError, decode
 from personae.data.pixels import Append, Filled, PixelStore, Recipe, cached_pixels, default_cache
@@ -12,6 +14,8 @@ from personae.data.readers import read_listing
 from personae.data.readers.listing import Listing, in_natural_order
 from personae.errors import ConfigError, DataError
 from personae.progress import Progress, silent
+
+Crop = Literal["haar"]
 
 
 def open_faces(
@@ -22,22 +26,30 @@ def open_faces(
     cache: Path | None = None,
     progress: Progress = silent,
     skip_unreadable: bool = False,
+    layout: str | None = None,
+    crop: Crop | None = None,
 ) -> FaceSet:
-    """The faces at `path` (a folder per identity, a zip with labels, a text list), at one size."""
+    """The faces at `path` (a folder per identity, a zip with labels, a text list, a benchmark), at one size.
+
+    `layout` names the benchmark, where a folder has the lists of several. `crop`: "haar" cuts the face out of each
+    photograph first; one in which none is found counts as unreadable.
+    """
     if height < 1 or width < 1:
         raise ConfigError(f"images of {width} x {height} pixels were asked for; give a positive height and width")
     path = Path(path).expanduser().absolute()
-    listing = read_listing(path)
+    if crop is not None:
+        haar.require()
+    listing = read_listing(path, layout)
     recipe = Recipe(
         name=path.stem,
-        source=str(path),
+        source=str(path) if crop is None else f"{path} cropped by {crop}",
         state=repr((listing.stamp, listing.paths)),
         count=len(listing.paths),
         height=height,
         width=width,
     )
     store = cached_pixels(
-        cache or default_cache(), recipe, lambda append: _decode_all(listing, recipe, append, progress)
+        cache or default_cache(), recipe, lambda append: _decode_all(listing, recipe, append, progress, crop)
     )
     _complain(listing, store, skip_unreadable)
     missing = {position for position, _ in store.missing}
@@ -56,17 +68,18 @@ def open_faces(
     )
 
 
-def _decode_all(listing: Listing, recipe: Recipe, append: Append, progress: Progress) -> Filled:
+def _decode_all(listing: Listing, recipe: Recipe, append: Append, progress: Progress, crop: Crop | None) -> Filled:
     """Every image that can be decoded, and a note of every one that cannot."""
     # Of the encoded bytes, not of the pixels: decoders of different machines may differ in the last bit.
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(b"" if crop is None else crop.encode())
+    cut = None if crop is None else haar.crop_face
     missing: list[tuple[int, str]] = []
     with listing.opened() as fetch, progress(f"decoding {recipe.name}", len(listing.paths), "images") as advance:
         for position in range(len(listing.paths)):
             try:
                 encoded = fetch(position)
                 digest.update(hashlib.sha256(encoded).digest())
-                append(decode(encoded, recipe.height, recipe.width, upright=listing.upright)[None])
+                append(decode(encoded, recipe.height, recipe.width, upright=listing.upright, crop=cut)[None])
             except ImageError as why:
                 missing.append((position, str(why)))
             advance(1)

@@ -102,6 +102,12 @@ class FaceSamples:
     def __len__(self) -> int:
         return len(self.stored)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the images, whoever is on them."""
+        content = f"{self.pixels.digest} {self.pixels.height} {self.pixels.width} ".encode()
+        return hashlib.sha256(content + _canonical(self.stored)).hexdigest()
+
     def images(self, positions: Tensor) -> Tensor:
         device = positions.device
         if device.type != "cpu" and (resident := self.pixels.on(device)) is not None:

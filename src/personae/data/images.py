@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import simplejpeg
@@ -32,22 +33,35 @@ class ImageError(Exception):
     """Why an image cannot be used, in a few words."""
 
 
-def decode(encoded: bytes, height: int, width: int, *, upright: bool) -> Pixels:
+def decode(
+    encoded: bytes, height: int, width: int, *, upright: bool, crop: Callable[[Pixels], Pixels] | None = None
+) -> Pixels:
     """uint8 [height, width, 3], RGB; cropped around the centre where the proportions differ.
 
-    `upright` turns photographs as their camera says.
+    `upright` turns photographs as their camera says; `crop` cuts something out of them then, such as a face.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on odd metadata; what matters is checked here
-        pixels = _decode_jpeg(encoded, 2 * max(height, width)) if encoded.startswith(_JPEG) else None
+        enough = MAX_PIXELS if crop else 2 * max(height, width)  # nobody knows how small a part will be left
+        pixels = _decode_jpeg(encoded, enough) if encoded.startswith(_JPEG) else None
         if pixels is None:
             pixels = _decode_any(encoded)
         image = Image.fromarray(pixels)
         if upright and (turn := _turn(encoded)) is not None:
             image = image.transpose(turn)
+        if crop:
+            image = Image.fromarray(crop(np.asarray(image)))
         if image.size != (width, height):
             image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
         return np.asarray(image)
+
+
+def decode_whole(encoded: bytes) -> Pixels:
+    """uint8 [height, width, 3], RGB, in the size of the file and not turned: for coordinates that refer to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pixels = _decode_jpeg(encoded, MAX_PIXELS) if encoded.startswith(_JPEG) else None
+        return _decode_any(encoded) if pixels is None else pixels
 
 
 def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:

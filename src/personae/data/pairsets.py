@@ -1,6 +1,7 @@
-"""Faces that come with the pairs to compare: `pairs.txt` beside them, as LFW has it, or a `.bin` of the field."""
+"""Faces that come with the pairs to compare: `pairs.txt` as LFW has it, another list of the field, or a `.bin`."""
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -9,11 +10,19 @@ from numpy.typing import NDArray
 
 from personae.data.faces import FaceSet, Rows
 from personae.data.readers.bins import SUFFIX
+from personae.data.readers.groups import find_groups, read_groups
+from personae.data.readers.official import (
+    FOLDS,
+    LFW,
+    ListedPair,
+    find_layout,
+    identities_known,
+    lfw_image,
+    read_official,
+)
 from personae.data.readers.pickled import read_bin
 from personae.errors import DataError
 
-PAIRS = "pairs.txt"
-FOLDS = 10
 _MAX_TEXT = 100_000_000
 
 
@@ -27,34 +36,53 @@ class PairSet:
     folds: int
     named: bool
     """Whether the identities of the faces are known."""
+    alone: bool = True
+    """Whether these pairs are all there is to compare; of LFW there are more images than pairs use."""
 
 
-def read_pairs(path: Path, faces: FaceSet) -> PairSet | None:
+def read_pairs(path: Path, faces: FaceSet, layout: str | None = None) -> PairSet | None:
     """The pairs that come with the faces at `path`; None where there are none."""
     path = Path(path).expanduser()
     if path.suffix.lower() == SUFFIX:
         same = np.array(read_bin(path)[1])
         rows = np.arange(2 * len(same))
         return PairSet(rows[::2], rows[1::2], same, FOLDS, named=False)
+    if path.is_dir() and (official := find_layout(path, layout)):
+        pairs, _ = read_official(path, official)
+        return _pair_set(pairs, faces, identities_known(pairs, official.identity))
     text = _text(path)
-    return None if text is None else _parse(text, f"{path}, {PAIRS}", faces)
+    return None if text is None else _parse(text, f"{path}, {LFW}", faces)
+
+
+def read_group_pairs(path: Path, faces: FaceSet) -> dict[str, PairSet] | None:
+    """The pairs of each group of people, as RFW has them; None where there are no groups."""
+    path = Path(path).expanduser()
+    if not find_groups(path):
+        return None
+    return {name: _pair_set(pairs, faces, named=True) for name, pairs in read_groups(path).items()}
+
+
+def _pair_set(pairs: Sequence[ListedPair], faces: FaceSet, named: bool) -> PairSet:
+    row_of = {path: row for row, path in enumerate(faces.columns["path"])}
+    left, right = (np.array([row_of[getattr(pair, side)] for pair in pairs]) for side in ("left", "right"))
+    return PairSet(left, right, np.array([pair.same for pair in pairs]), FOLDS, named)
 
 
 def _text(path: Path) -> str | None:
     try:
         if path.is_dir():
-            file = path / PAIRS
+            file = path / LFW
             return file.read_text(encoding="utf-8-sig") if file.is_file() else None
         if not zipfile.is_zipfile(path):
             return None
         with zipfile.ZipFile(path) as archive:
-            if PAIRS not in archive.namelist():
+            if LFW not in archive.namelist():
                 return None
-            if archive.getinfo(PAIRS).file_size > _MAX_TEXT:
-                raise DataError(f"{path}: {PAIRS} declares more than {_MAX_TEXT:,} bytes; such a list is not read")
-            return archive.read(PAIRS).decode("utf-8-sig")
+            if archive.getinfo(LFW).file_size > _MAX_TEXT:
+                raise DataError(f"{path}: {LFW} declares more than {_MAX_TEXT:,} bytes; such a list is not read")
+            return archive.read(LFW).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: {PAIRS} is not text in UTF-8; write it anew") from error
+        raise DataError(f"{path}: {LFW} is not text in UTF-8; write it anew") from error
 
 
 def _parse(text: str, source: str, faces: FaceSet) -> PairSet:
@@ -75,7 +103,7 @@ def _parse(text: str, source: str, faces: FaceSet) -> PairSet:
             f"{source}: {len(pairs)} pairs, but the first line says {folds} folds of {half} of each kind; correct it"
         )
     left, right, same = (np.array(side) for side in zip(*pairs, strict=True))
-    return PairSet(left, right, same, folds, named=True)
+    return PairSet(left, right, same, folds, named=True, alone=False)
 
 
 def _header(words: list[str], source: str) -> tuple[int, int]:
@@ -88,9 +116,7 @@ def _header(words: list[str], source: str) -> tuple[int, int]:
 
 
 def _row(name: str, number: str, row_of: dict[str, int], where: str) -> int:
-    if not number.isdecimal():
-        raise DataError(f"{where}: {number!r} is no number of an image of {name}; correct the line")
-    image = f"{name}/{name}_{int(number):04}"
+    image = lfw_image(name, number, where)
     if image not in row_of:
         raise DataError(f"{where}: there is no image {image}; add it or remove the line")
     return row_of[image]

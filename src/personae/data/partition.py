@@ -49,6 +49,8 @@ class PartitionPlan:
     """An identity needs as many images at each of its holders."""
     drop_small: bool = False
     """Leave identities with fewer images out instead of refusing to continue."""
+    max_images: int | None = None
+    """What a client may hold; identities that do not fit any more are held by nobody. Evens out attributes, say."""
 
     def __post_init__(self) -> None:
         for wrong, complaint in (
@@ -66,6 +68,7 @@ class PartitionPlan:
             ),
             (abs(self.train + self.val + self.test - 1) > 1e-6, "`train`, `val` and `test` must add up to 1"),
             (self.min_images < 1, "`min_images` must be at least 1"),
+            (self.max_images is not None and self.max_images < self.min_images, "`max_images` is below `min_images`"),
             ((self.by == "attributes") != bool(self.predicates), "`predicates` and by 'attributes' go together"),
             ((self.by == "domain") != bool(self.source), "`source` and by 'domain' go together"),
         ):
@@ -86,6 +89,8 @@ class PartitionPlan:
             holder = self._deal(ordered, pool, rng)
             client[pool.rows] = np.where(holder == NOBODY, NOBODY, holder + len(names))
             names += pool.client_names(int(holder.max()) + 1, after=len(names))
+        if self.max_images is not None:
+            client = _capped(client, ordered.identity, self.max_images, rng)
         if self.new_clients >= len(names):
             raise ConfigError(
                 f"partition: `new_clients` is {self.new_clients} of {len(names)} clients; some must train"
@@ -168,6 +173,20 @@ class PartitionPlan:
         split[order[rank < np.repeat(test + val, images)]] = Split.VAL
         split[order[rank < np.repeat(test, images)]] = Split.TEST
         return split
+
+
+def _capped(client: Rows, identity: Rows, most: int, rng: Generator) -> Rows:
+    """Whole identities, in random order, for as long as they fit; the first one whatever its size."""
+    kept = client.copy()
+    for holder in np.unique(client[client != NOBODY]):
+        codes, counts = np.unique(identity[client == holder], return_counts=True)
+        order, total = rng.permutation(len(codes)), 0
+        for number, place in enumerate(order.tolist()):
+            if number and total + counts[place] > most:
+                kept[(client == holder) & (identity == codes[place])] = NOBODY
+            else:
+                total += int(counts[place])
+    return kept
 
 
 def _systematic(counts: Rows, share: float, offset: float) -> Rows:

@@ -6,16 +6,18 @@ times v w times, and its images are not compared with those of its own copies. T
 its own threshold; an interval goes from one quantile of the resamples to another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.comparisons import Crossed, check_both_kinds
+from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
 from personae.evaluation.crossing import Floats, Integers
-from personae.evaluation.verification import false_accepts
+from personae.evaluation.pairs import Pairs
+from personae.evaluation.verification import false_accepts, right_at_thresholds
 
 HELD = 2**25  # pairs of a kind that the resamples may look at, 400 MB with their identities
 SPARE = 1000
@@ -28,28 +30,108 @@ class Interval:
 
 
 def tar_intervals(
-    pairs: Crossed, fars: Sequence[float], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+    pairs: Crossed | Identified, fars: Sequence[float], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> dict[float, Interval]:
     """Percentile intervals of the true accept rate at each false accept rate, over resampled identities.
 
     A resample without a genuine or an impostor pair says nothing, and is left out.
     """
-    if not 0 < level < 1 or resamples < 1:
-        raise ConfigError(f"{resamples} resamples at level {level}: take one or more, and a level between 0 and 1")
     check_both_kinds(pairs)
-    random = np.random.default_rng(seed)
+    if isinstance(pairs, Identified):
+        listed = _Listed(pairs)
+        draws = _draws(listed, resamples, seed)
+        return {
+            far: interval(
+                [_known(_rate(listed, listed.genuine, listed.impostor, times, far)) for times in draws], level
+            )
+            for far in fars
+        }
     people = _People(pairs)
-    draws = [people.draw(random) for _ in range(resamples)]
+    draws = _draws(people, resamples, seed)
+    genuine = _collect(pairs, people, genuine=True, above=-np.inf, most=pairs.genuine_pairs)
+    return {far: interval(_rates(pairs, people, genuine, draws, far), level) for far in fars}
+
+
+def error_intervals(
+    pairs: Identified, threshold: float, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[Interval, Interval]:
+    """Intervals of the false match and the false non-match rate of those who score `threshold` or more."""
+    check_both_kinds(pairs)
+    people = _Listed(pairs)
+    reached = [falling.above(float(np.nextafter(np.float32(threshold), np.float32(-np.inf)))) for falling in people]
+    rates = []
+    for times in _draws(people, resamples, seed):
+        accepted = [_first(falling.accepted(times), count) for falling, count in zip(people, reached, strict=True)]
+        genuine, impostor = people.pairs(times)
+        rates.append((accepted[1] / impostor, 1 - accepted[0] / genuine))
+    matches, non_matches = zip(*rates, strict=True)
+    return interval(matches, level), interval(non_matches, level)
+
+
+def accuracy_interval(
+    embeddings: Tensor, pairs: Pairs, labels: Tensor, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Of the 10-fold accuracy (`ten_fold`); a pair counts as often as the identities in it were drawn."""
+    right = right_at_thresholds(embeddings[pairs.left], embeddings[pairs.right], pairs.same)
+    _, codes = np.unique(labels.numpy(), return_inverse=True)
+    left, other = codes[pairs.left.numpy()], codes[pairs.right.numpy()]
+    present, (left, other) = _recoded(left, other)
+    random = np.random.default_rng(seed)
+    times = np.stack([_times(present, random) for _ in range(_checked(resamples))])
+    weights = np.where(pairs.same.numpy(), times[:, left], times[:, left] * times[:, other]).astype(np.float64)
+    folds = list(zip(np.array_split(right, pairs.folds), np.array_split(weights, pairs.folds, axis=1), strict=True))
+    counts = np.stack([part @ judged for judged, part in folds])  # [folds, resamples, thresholds], whole numbers
+    best = (counts.sum(axis=0) - counts).argmax(axis=2)
+    totals = np.stack([part.sum(axis=1) for _, part in folds])
+    whole = (totals > 0).all(axis=0)
+    if not whole.any():
+        raise DataError(f"no resample of {present} identities has pairs in every fold: take more identities")
+    accuracies = np.take_along_axis(counts, best[:, :, None], axis=2)[:, whole, 0] / totals[:, whole]
+    return interval(accuracies.mean(axis=0), level)
+
+
+def interval(rates: Sequence[float] | npt.NDArray[np.float64], level: float) -> Interval:
+    """From one quantile to another: the lowest values with at least that share at or below them."""
+    if not 0 < level < 1:
+        raise ConfigError(f"an interval at level {level}: take a level between 0 and 1")
+    tails = round((1 - level) / 2, 12), round((1 + level) / 2, 12)  # (1 - 0.95) / 2 is a hair above 0.025
+    return Interval(*np.quantile(rates, tails, method="inverted_cdf").tolist())
+
+
+def _checked(resamples: int) -> int:
+    if resamples < 1:
+        raise ConfigError(f"{resamples} resamples: take one or more")
+    return resamples
+
+
+def _times(people: int, random: np.random.Generator) -> Integers:
+    """How often each is in a resample of as many."""
+    return np.bincount(random.integers(people, size=people), minlength=people)
+
+
+def _draws(people: "_People | _Listed", resamples: int, seed: int) -> list[Integers]:
+    """The resamples that say something."""
+    random = np.random.default_rng(seed)
+    draws = [_times(people.count, random) for _ in range(_checked(resamples))]
     draws = [times for times in draws if all(people.pairs(times))]
     if not draws:
         raise DataError(f"no resample of {people.count} identities has pairs of both kinds: take more identities")
-    genuine = _collect(pairs, people, genuine=True, above=-np.inf, most=pairs.genuine_pairs)
-    tails = (1 - level) / 2, (1 + level) / 2
-    intervals = {}
-    for far in fars:
-        rates = _rates(pairs, people, genuine, draws, far)
-        intervals[far] = Interval(*np.quantile(rates, tails, method="inverted_cdf").tolist())
-    return intervals
+    return draws
+
+
+def _known(rate: float | None) -> float:
+    assert rate is not None  # where all impostors are held, they reach down to any threshold
+    return rate
+
+
+def _recoded(*identities: Integers) -> tuple[int, list[Integers]]:
+    """How many identities there are, and numbers below that for each."""
+    names, codes = np.unique(np.concatenate(identities), return_inverse=True)
+    return len(names), np.split(codes, np.cumsum([len(each) for each in identities])[:-1])
+
+
+def _first(cumulated: Integers, count: int) -> int:
+    return int(cumulated[count - 1]) if count else 0
 
 
 class _People:
@@ -63,10 +145,6 @@ class _People:
             np.bincount(np.searchsorted(self.labels, side), minlength=self.count)
             for side in (pairs.row_labels, pairs.column_labels[pairs.first_other :])
         )
-
-    def draw(self, random: np.random.Generator) -> Integers:
-        """How often each is in a resample."""
-        return np.bincount(random.integers(self.count, size=self.count), minlength=self.count)
 
     def pairs(self, times: Integers) -> tuple[int, int]:
         """How many genuine and impostor pairs a resample has."""
@@ -98,6 +176,22 @@ class _Falling:
         return int(np.searchsorted(-self.scores, np.float32(-score), side="left"))
 
 
+class _Listed:
+    """The identities of a list of pairs, all of which are held."""
+
+    def __init__(self, pairs: Identified) -> None:
+        self.count, (genuine_of, *impostor_of) = _recoded(pairs.genuine_of, *pairs.impostor_of)
+        self.genuine = _falling(pairs.genuine, genuine_of, genuine_of, genuine=True)
+        self.impostor = _falling(pairs.impostor, *impostor_of, genuine=False)
+
+    def __iter__(self) -> Iterator[_Falling]:
+        return iter((self.genuine, self.impostor))
+
+    def pairs(self, times: Integers) -> tuple[int, int]:
+        genuine, impostor = (int(falling.accepted(times)[-1]) for falling in self)
+        return genuine, impostor
+
+
 def _rates(pairs: Crossed, people: _People, genuine: _Falling, draws: Sequence[Integers], far: float) -> list[float]:
     """The true accept rate of each resample.
 
@@ -116,7 +210,9 @@ def _rates(pairs: Crossed, people: _People, genuine: _Falling, draws: Sequence[I
         depth *= 2
 
 
-def _rate(people: _People, genuine: _Falling, impostor: _Falling, times: Integers, far: float) -> float | None:
+def _rate(
+    people: "_People | _Listed", genuine: _Falling, impostor: _Falling, times: Integers, far: float
+) -> float | None:
     """The true accept rate of one resample; None where the impostors do not reach down to its threshold."""
     genuine_pairs, impostor_pairs = people.pairs(times)
     allowed = false_accepts(far, impostor_pairs)
@@ -125,8 +221,7 @@ def _rate(people: _People, genuine: _Falling, impostor: _Falling, times: Integer
     refused = int(np.searchsorted(impostor.accepted(times), allowed, side="right"))
     if refused == len(impostor.scores):
         return None
-    above = genuine.above(float(impostor.scores[refused]))
-    return int(genuine.accepted(times)[above - 1]) / genuine_pairs if above else 0.0
+    return _first(genuine.accepted(times), genuine.above(float(impostor.scores[refused]))) / genuine_pairs
 
 
 def _collect(pairs: Crossed, people: _People, *, genuine: bool, above: float, most: int) -> _Falling:
@@ -144,6 +239,9 @@ def _collect(pairs: Crossed, people: _People, *, genuine: bool, above: float, mo
         labels = pairs.row_labels[rows + tile.rows.start], pairs.column_labels[columns + tile.columns.start]
         first, second = (np.searchsorted(people.labels, side).astype(np.int32) for side in labels)
         found.append((scores[chosen], first, second))
-    scores, first, second = (np.concatenate(part) for part in zip(*found, strict=True))
+    return _falling(*(np.concatenate(part) for part in zip(*found, strict=True)), genuine=genuine)
+
+
+def _falling(scores: Floats, first: Integers, second: Integers, *, genuine: bool) -> _Falling:
     order = np.argsort(-scores, kind="stable")
-    return _Falling(scores[order], first[order], second[order], genuine)
+    return _Falling(scores[order], first[order].astype(np.int32), second[order].astype(np.int32), genuine)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from personae.core.exact import unit_on_grid
@@ -62,6 +63,14 @@ class Scores:
         yield Span(Ranked(np.sort(self.genuine)), Ranked(np.sort(self.impostor)))
 
 
+@dataclass(frozen=True, eq=False)
+class Identified(Scores):
+    """Scores with the identities they are of: one for a genuine pair, two for an impostor pair."""
+
+    genuine_of: Integers
+    impostor_of: tuple[Integers, Integers]
+
+
 class Crossed(Crossing):
     """All pairs of two sets, or of one, never held at the same time."""
 
@@ -110,13 +119,32 @@ def from_within(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tenso
 
 def listed(embeddings: Tensor, pairs: Pairs) -> Scores:
     """The pairs of a list of positions."""
+    scores, genuine = _scored(embeddings, pairs), pairs.same.numpy()
+    return Scores(scores[genuine], scores[~genuine])
+
+
+def identified(embeddings: Tensor, pairs: Pairs, labels: Tensor) -> Identified:
+    """The pairs of a list, with whose they are; `labels` are the identities of the embeddings."""
+    scores, genuine = _scored(embeddings, pairs), pairs.same.numpy()
+    left, right = (labels[side].numpy() for side in (pairs.left, pairs.right))
+    if not np.array_equal(left == right, genuine):
+        raise DataError("a pair is said to be of one person, but its images are of two, or the other way around")
+    return Identified(scores[genuine], scores[~genuine], left[genuine], (left[~genuine], right[~genuine]))
+
+
+def held(embeddings: Tensor, labels: Tensor) -> Identified:
+    """All pairs of a few images, with whose they are."""
+    left, right = torch.triu_indices(len(labels), len(labels), 1)
+    return identified(embeddings, Pairs(left, right, labels[left] == labels[right]), labels)
+
+
+def _scored(embeddings: Tensor, pairs: Pairs) -> Floats:
     vectors = unit_on_grid(embeddings)
     scores = np.empty(len(pairs.same), dtype=np.float32)
     for start in range(0, len(scores), LISTED):
         part = slice(start, start + LISTED)
-        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().numpy()
-    genuine = pairs.same.numpy()
-    return Scores(scores[genuine], scores[~genuine])
+        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().cpu().numpy()
+    return scores
 
 
 def check_both_kinds(comparisons: Comparisons) -> None:

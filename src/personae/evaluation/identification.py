@@ -1,4 +1,4 @@
-"""Whose face is it? Rank-1 rate against a gallery of known identities, and rates where not everybody is in it."""
+"""Whose face is it? Rates by rank against a gallery of known identities, and rates where not everybody is in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,14 @@ from personae.evaluation.verification import false_accepts
 
 @dataclass(frozen=True, eq=False)
 class Searches:
-    """Of each probe, the best score of its own identity in the gallery and of any other one; none is minus infinity."""
+    """Of each probe, the best score of its own identity in the gallery and of any other one; none is minus infinity.
+
+    The rank of the own identity is one more than how many others score as high: ties count against us.
+    """
 
     own: npt.NDArray[np.float64]
     other: npt.NDArray[np.float64]
+    rank: npt.NDArray[np.int64]
 
     @property
     def mated(self) -> npt.NDArray[np.bool_]:
@@ -35,20 +39,39 @@ def search(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels
     """Look every probe up (cosine). An identity may have several gallery entries; its best one counts."""
     if not len(gallery) or not len(probes):
         raise DataError(f"identification needs a gallery and probes, but there are {len(gallery)} and {len(probes)}")
-    known, unknown = unit_on_grid(gallery), unit_on_grid(probes)
+    device = probes.device
+    names, entry_of = torch.unique(gallery_labels.to(device), return_inverse=True)
+    mine = torch.searchsorted(names, probe_labels.to(device).contiguous()).clamp_(max=len(names) - 1)
+    mated = names[mine] == probe_labels.to(device)
+    known, unknown = unit_on_grid(gallery.to(device)), unit_on_grid(probes)
     own, other = torch.empty(2, len(probes), dtype=torch.float64)
+    rank = torch.empty(len(probes), dtype=torch.int64)
     for rows in blocks(len(probes), len(gallery)):
         scores = unknown[rows] @ known.T
-        same = gallery_labels == probe_labels[rows, None]
-        own[rows] = scores.masked_fill(~same, -torch.inf).amax(dim=1)
-        other[rows] = scores.masked_fill(same, -torch.inf).amax(dim=1)
-    return Searches(own.numpy(), other.numpy())
+        best = scores.new_full((len(scores), len(names)), -torch.inf)
+        best.scatter_reduce_(1, entry_of.expand_as(scores), scores, "amax")
+        column = mine[rows, None]
+        of_own = best.gather(1, column).masked_fill_(~mated[rows, None], -torch.inf)
+        # The own identity is none of the others.
+        best.scatter_(1, column, torch.where(mated[rows, None], -torch.inf, best.gather(1, column)))
+        own[rows], other[rows] = of_own.flatten().cpu(), best.amax(dim=1).cpu()
+        rank[rows] = 1 + torch.count_nonzero(best >= of_own, dim=1).cpu()
+    rank[~mated.cpu()] = len(names) + 1
+    return Searches(own.numpy(), other.numpy(), rank.numpy())
 
 
 def rank_one(gallery: Tensor, gallery_labels: Tensor, probes: Tensor, probe_labels: Tensor) -> float:
     """The fraction of probes whose own identity scores highest; one that is not in the gallery is never right."""
     right = search(gallery, gallery_labels, probes, probe_labels).right
     return int(np.count_nonzero(right)) / len(right)
+
+
+def rank_rates(searches: Searches, ranks: Sequence[int]) -> dict[int, float]:
+    """Closed-set identification: the share of the probes that are in the gallery whose identity is among the first."""
+    mated = searches.rank[searches.mated]
+    if not len(mated):
+        raise DataError("rates by rank need probes that are in the gallery, and there are none")
+    return {rank: int(np.count_nonzero(mated <= rank)) / len(mated) for rank in ranks}
 
 
 def tpir_at_fpir(searches: Searches, fpirs: Sequence[float]) -> dict[float, float]:
@@ -77,5 +100,5 @@ def class_means(embeddings: Tensor, labels: Tensor, classes: int) -> Tensor:
     """float32 [classes, D]: the mean vector of each class, scaled to length one; zeros for a class without images."""
     vectors = unit(embeddings)
     # The length of a sum does not matter once it is scaled, so nothing is divided by the number of images.
-    sums = torch.zeros(classes, vectors.shape[1], dtype=vectors.dtype).index_add_(0, labels, vectors)
+    sums = vectors.new_zeros(classes, vectors.shape[1]).index_add_(0, labels.to(vectors.device), vectors)
     return unit(sums).float()

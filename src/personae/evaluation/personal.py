@@ -1,9 +1,6 @@
-"""How well a model serves each client on its own identities, and how evenly it serves them all."""
+"""How well a model serves a client on its own identities; `fairness` tells how evenly it serves them all."""
 
-import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
@@ -12,22 +9,6 @@ from personae.core.samples import Samples
 from personae.evaluation.identification import class_means, rank_one
 from personae.evaluation.personalized import AmongEverybody
 from personae.evaluation.verification import all_pairs, tar_at_far, tar_name
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One metric over the clients (or groups) that have it; the deviation is the population's, higher is better."""
-
-    mean: float
-    deviation: float
-    worst: float
-    best: float
-    clients: int
-
-    @property
-    def gap(self) -> float:
-        """How much better the best is served than the worst."""
-        return self.best - self.worst
 
 
 def evaluate_client(
@@ -59,15 +40,3 @@ def evaluate_client(
         theirs = embed(embedder, strangers)
         metrics |= protocols.rates(enrolled, train.labels, probes, test.labels, theirs, strangers.labels)
     return metrics
-
-
-def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    """Each metric over the clients, or over groups of people; sums are exact, so their order does not show."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for metrics in per_client.values():
-        for name, value in metrics.items():
-            values[name].append(value)
-    return {
-        name: Spread(statistics.mean(all_), statistics.pstdev(all_), min(all_), max(all_), len(all_))
-        for name, all_ in values.items()
-    }

@@ -106,13 +106,14 @@ def personal_identification(
 def _against_means(train: Tensor, entries: Tensor, names: Tensor, probes: Tensor, probe_labels: Tensor) -> Scores:
     """Products with means of unit vectors; being shorter than one, these stay exact on the grid too."""
     vectors = unit(train)
-    sums = torch.zeros(len(names), vectors.shape[1], dtype=vectors.dtype).index_add_(0, entries, vectors)
+    entries, names = entries.to(vectors.device), names.to(vectors.device)
+    sums = vectors.new_zeros(len(names), vectors.shape[1]).index_add_(0, entries, vectors)
     means = (sums / torch.bincount(entries)[:, None] * GRID).round() / GRID
     unknown = unit_on_grid(probes)
     genuine, impostor = [], []
     for rows in blocks(len(probes), len(names)):
         scores = (unknown[rows] @ means.T).float()
-        same = probe_labels[rows, None] == names
+        same = probe_labels[rows, None].to(names.device) == names
         genuine.append(scores[same])
         impostor.append(scores[~same])
-    return Scores(torch.cat(genuine).numpy(), torch.cat(impostor).numpy())
+    return Scores(torch.cat(genuine).cpu().numpy(), torch.cat(impostor).cpu().numpy())

@@ -1,62 +1,270 @@
-"""A benchmark: images and the comparisons to make among them, applied to any model."""
+"""Benchmarks: images and the comparisons to make among them, applied to any model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
+from personae.errors import DataError
+from personae.evaluation.bootstrap import Interval, accuracy_interval, tar_intervals
+from personae.evaluation.comparisons import Crossed, Identified, identified
 from personae.evaluation.curves import Curve, Histogram, sweep
+from personae.evaluation.distractors import among_distractors
+from personae.evaluation.fairness import group_rates, spread
 from personae.evaluation.identification import rank_one
-from personae.evaluation.verification import Comparisons, Pairs, all_pairs, listed, tar_at_far, tar_name, ten_fold
+from personae.evaluation.templates import Roster, pool, template_identification, template_pairs
+from personae.evaluation.verification import (
+    Comparisons,
+    Pairs,
+    Scores,
+    all_pairs,
+    listed,
+    rate_name,
+    tar_at_far,
+    tar_name,
+    ten_fold,
+)
+from personae.progress import Progress, silent
+
+FARS = (1e-1, 1e-2, 1e-3)
+TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+DISTRACTOR_FPRS = (1e-6,)
+RANKS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1."""
+    """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1.
+
+    Curve and histogram are missing where there are too many pairs to go through all of them.
+    """
 
     metrics: dict[str, float]
-    roc: Curve
-    histogram: Histogram
-    eer: float
-    auc: float
+    roc: Curve | None
+    histogram: Histogram | None
+    eer: float | None
+    auc: float | None
     genuine_pairs: int
     impostor_pairs: int
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    """Of some metrics, over resampled identities; those of a group as `group/metric`."""
+    groups: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The metrics of each group of people, where there are groups."""
+
+
+class EvaluationProtocol(Protocol):
+    """What `evaluate` takes: sets of images, and a judgement of their vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parts(self) -> Sequence[Samples]:
+        """The sets of images to embed."""
+
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        """Given the vectors of each part."""
+
+
+class _OnePart:
+    """A benchmark of one set of images."""
+
+    samples: Samples
+
+    @property
+    def parts(self) -> Sequence[Samples]:
+        return (self.samples,)
+
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        raise NotImplementedError
+
+    def evaluate(self, embedder: Embedder) -> BenchmarkResult:
+        return self.judge(embed(embedder, self.samples))
 
 
 @dataclass(frozen=True, eq=False)
-class Benchmark:
+class Benchmark(_OnePart):
     """Rates over all pairs of the samples, rank-1, and the 10-fold accuracy over `pairs`, where there are any."""
 
     name: str
     samples: Samples
-    fars: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
+    fars: tuple[float, ...] = FARS
     pairs: Pairs | None = None
+    resamples: int = 0
+    """Of the intervals; none without."""
 
-    def evaluate(self, embedder: Embedder) -> BenchmarkResult:
-        vectors, labels = embed(embedder, self.samples), self.samples.labels
-        metrics = {} if self.pairs is None else _fold_metrics(vectors, self.pairs)
-        comparisons = all_pairs(vectors, labels)
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        (embeddings,), labels = vectors, self.samples.labels
+        metrics = {} if self.pairs is None else _fold_metrics(embeddings, self.pairs)
+        comparisons = all_pairs(embeddings, labels)
         metrics |= _rates(comparisons, self.fars)
         gallery = first_of_each(labels)
-        metrics["rank1"] = rank_one(vectors[gallery], labels[gallery], vectors[~gallery], labels[~gallery])
-        return _result(metrics, comparisons)
+        metrics["rank1"] = rank_one(embeddings[gallery], labels[gallery], embeddings[~gallery], labels[~gallery])
+        intervals = _rate_intervals(comparisons, self.fars, self.resamples)
+        if self.pairs is not None:
+            intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
+        return _result(metrics, comparisons, intervals)
 
 
 @dataclass(frozen=True, eq=False)
-class PairBenchmark:
-    """Accuracy and rates over given pairs alone, as of images whose identities are not known."""
+class PairBenchmark(_OnePart):
+    """Accuracy and rates over given pairs alone; intervals where the labels of the samples are identities."""
 
     name: str
     samples: Samples
     pairs: Pairs
-    fars: tuple[float, ...] = (1e-1, 1e-2, 1e-3)
+    fars: tuple[float, ...] = FARS
+    named: bool = False
+    resamples: int = 0
 
-    def evaluate(self, embedder: Embedder) -> BenchmarkResult:
-        vectors = embed(embedder, self.samples)
-        comparisons = listed(vectors, self.pairs)
-        return _result(_fold_metrics(vectors, self.pairs) | _rates(comparisons, self.fars), comparisons)
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        (embeddings,) = vectors
+        comparisons = listed(embeddings, self.pairs)
+        metrics = _fold_metrics(embeddings, self.pairs) | _rates(comparisons, self.fars)
+        intervals = {}
+        if self.named:
+            labels = self.samples.labels
+            intervals = _rate_intervals(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
+            intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
+        return _result(metrics, comparisons, intervals)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupBenchmark(_OnePart):
+    """Groups of people with pairs of their own, as RFW has them; the labels of the samples are identities.
+
+    Accuracy of each group in its own folds, and its errors at one threshold for all groups.
+    """
+
+    name: str
+    samples: Samples
+    groups: Mapping[str, Pairs]
+    fars: tuple[float, ...] = FARS
+    resamples: int = 0
+
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        (embeddings,), labels = vectors, self.samples.labels
+        scores = {name: identified(embeddings, pairs, labels) for name, pairs in self.groups.items()}
+        groups = {name: _fold_metrics(embeddings, pairs) for name, pairs in self.groups.items()}
+        accuracy = spread({name: {"accuracy": each["accuracy"]} for name, each in groups.items()})["accuracy"]
+        metrics = {"accuracy": accuracy.mean, "accuracy_worst": accuracy.worst, "accuracy_gap": accuracy.gap}
+        intervals: dict[str, Interval] = {}
+        for name, pairs in self.groups.items():
+            intervals |= _accuracy_interval(f"{name}/accuracy", embeddings, pairs, labels, self.resamples)
+        for far in self.fars:
+            rates = group_rates(scores, far, resamples=self.resamples)
+            match, non_match = rate_name("fmr", far), rate_name("fnmr", far)
+            metrics |= {rate_name("fmr_gap", far): rates.fmr_gap, rate_name("fnmr_gap", far): rates.fnmr_gap}
+            for name, each in rates.groups.items():
+                groups[name] |= {match: each.fmr, non_match: each.fnmr}
+                for metric, interval in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):
+                    if interval is not None:
+                        intervals[f"{name}/{metric}"] = interval
+        return _result(metrics, _together(list(scores.values())), intervals, groups)
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateSplit:
+    """Which images make up which templates, pairs of templates for 1:1, galleries and probes for 1:N."""
+
+    rows: Tensor
+    templates: Tensor
+    media: Tensor
+    left: Tensor
+    right: Tensor
+    same: Tensor
+    galleries: tuple[Roster, ...] = ()
+    probes: Roster | None = None
+
+    @property
+    def subject_of(self) -> dict[int, int]:
+        """The subjects of the templates that are in a gallery or a probe."""
+        rosters = [*self.galleries, *([self.probes] if self.probes else [])]
+        return {
+            template: subject
+            for roster in rosters
+            for template, subject in zip(roster.templates.tolist(), roster.subjects.tolist(), strict=True)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateBenchmark(_OnePart):
+    """Templates as IJB-A, B and C have them: 1:1, and 1:N in each gallery; means over the splits."""
+
+    name: str
+    samples: Samples
+    splits: tuple[TemplateSplit, ...]
+    fars: tuple[float, ...] = TEMPLATE_FARS
+    fpirs: tuple[float, ...] = (1e-1, 1e-2)
+    ranks: tuple[int, ...] = RANKS
+    resamples: int = 0
+
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        judged = [self._split(vectors[0], split) for split in self.splits]
+        per_split = {str(number): metrics for number, (metrics, _, _) in enumerate(judged)}
+        metrics = {}
+        for name, over_splits in spread(per_split).items():
+            metrics[name] = over_splits.mean
+            if len(judged) > 1:
+                metrics[f"{name}_std"] = over_splits.deviation
+        intervals = judged[0][2] if len(judged) == 1 else {}
+        return _result(metrics, _together([scores for _, scores, _ in judged]), intervals)
+
+    def _split(self, embeddings: Tensor, split: TemplateSplit) -> tuple[dict[str, float], Scores, dict[str, Interval]]:
+        pooled = pool(embeddings[split.rows], split.templates, split.media)
+        scores = template_pairs(pooled, split.left, split.right, split.same)
+        metrics = _rates(scores, self.fars)
+        if split.galleries and split.probes:
+            found = template_identification(pooled, split.galleries, split.probes, self.fpirs, self.ranks)
+            metrics |= {rate_name("tpir", fpir): rate for fpir, rate in found.tpir.items()}
+            metrics |= {f"rank{rank}": rate for rank, rate in found.rank.items()}
+        intervals = {}
+        subject_of = split.subject_of
+        if set(pooled.numbers.tolist()) <= subject_of.keys():
+            subjects = torch.tensor([subject_of[number] for number in pooled.numbers.tolist()])
+            ends = pooled.positions(split.left), pooled.positions(split.right)
+            if torch.equal(subjects[ends[0]] == subjects[ends[1]], split.same):
+                known = identified(pooled.vectors, Pairs(*ends, split.same), subjects)
+                intervals = _rate_intervals(known, self.fars, self.resamples)
+        return metrics, scores, intervals
+
+
+@dataclass(frozen=True, eq=False)
+class DistractorBenchmark:
+    """People looked for among distractors, as MegaFace has it; these are images, or vectors of the same model."""
+
+    name: str
+    probes: Samples
+    distractors: Samples | Tensor
+    fprs: tuple[float, ...] = DISTRACTOR_FPRS
+    ranks: tuple[int, ...] = (1,)
+    progress: Progress = silent
+
+    @property
+    def parts(self) -> Sequence[Samples]:
+        return (self.probes,) if isinstance(self.distractors, Tensor) else (self.probes, self.distractors)
+
+    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+        probes = vectors[0]
+        others = self.distractors if isinstance(self.distractors, Tensor) else vectors[1]
+        if others.shape[1] != probes.shape[1]:
+            raise DataError(
+                f"{self.name}: the vectors of the distractors have {others.shape[1]} dimensions and those of the probes"
+                f" {probes.shape[1]}; compute both with the same model"
+            )
+        found = among_distractors(
+            probes, self.probes.labels, others, fprs=self.fprs, ranks=self.ranks, progress=self.progress
+        )
+        metrics = {f"rank{rank}": rate for rank, rate in found.rank.items()}
+        metrics |= {tar_name(fpr): rate for fpr, rate in found.tpr.items()}
+        pairs = found.searches // 2, len(probes) * found.distractors
+        return BenchmarkResult(metrics, None, None, None, None, *pairs)
 
 
 def _fold_metrics(vectors: Tensor, pairs: Pairs) -> dict[str, float]:
@@ -68,10 +276,36 @@ def _rates(comparisons: Comparisons, fars: tuple[float, ...]) -> dict[str, float
     return {tar_name(far): tar for far, tar in tar_at_far(comparisons, fars).items()}
 
 
-def _result(metrics: dict[str, float], comparisons: Comparisons) -> BenchmarkResult:
+def _rate_intervals(pairs: Crossed | Identified, fars: tuple[float, ...], resamples: int) -> dict[str, Interval]:
+    """Those that can be told: of few identities, or of too many pairs to be held, there are none."""
+    found: dict[str, Interval] = {}
+    for far in fars if resamples else ():
+        with suppress(DataError):
+            found[tar_name(far)] = tar_intervals(pairs, [far], resamples=resamples)[far]
+    return found
+
+
+def _accuracy_interval(name: str, vectors: Tensor, pairs: Pairs, labels: Tensor, resamples: int) -> dict[str, Interval]:
+    with suppress(DataError):
+        return {name: accuracy_interval(vectors, pairs, labels, resamples=resamples)} if resamples else {}
+    return {}
+
+
+def _together(scores: Sequence[Scores]) -> Scores:
+    return Scores(*(np.concatenate([getattr(each, kind) for each in scores]) for kind in ("genuine", "impostor")))
+
+
+def _result(
+    metrics: dict[str, float],
+    comparisons: Comparisons,
+    intervals: dict[str, Interval],
+    groups: dict[str, dict[str, float]] | None = None,
+) -> BenchmarkResult:
     found = sweep(comparisons)
     pairs = comparisons.genuine_pairs, comparisons.impostor_pairs
-    return BenchmarkResult(metrics, found.roc, found.histogram, found.eer, found.auc, *pairs)
+    return BenchmarkResult(
+        metrics, found.roc, found.histogram, found.eer, found.auc, *pairs, intervals=intervals, groups=groups or {}
+    )
 
 
 def first_of_each(labels: Tensor) -> Tensor:

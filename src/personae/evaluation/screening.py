@@ -19,7 +19,7 @@ import numpy.typing as npt
 from personae.core.exact import plain_float32, screening_error
 from personae.evaluation.crossing import Crossing, Floats, Integers, Tile
 
-SAMPLE = 768  # rows and columns
+SAMPLE = 512  # rows and columns
 CANDIDATES = 2**23  # pairs that all searches together may collect
 STEPS = 64
 BEYOND = 2.0  # no cosine is there
@@ -35,7 +35,8 @@ def impostors_at(crossing: Crossing, places: Sequence[int]) -> dict[int, np.floa
         searches = [_Search.begin(place, crossing.impostor_pairs, sample, error, limit) for place in different]
         found: dict[int, np.float32] = {}
         while searches:
-            for tile, at, scores in crossing.screened_impostors():
+            lowest = min(float(search.edges[0]) for search in searches)
+            for tile, at, scores in crossing.screened_impostors(lowest):
                 for search in searches:
                     search.look(tile, at, scores)
             found |= {search.place: score for search in searches if (score := search.result(crossing)) is not None}
@@ -90,7 +91,7 @@ class _Search:
         """Even the narrowest interval that could decide holds more than may be collected."""
         return not self.collecting and float(self.edges[-1] - self.edges[0]) <= 16 * self.error
 
-    def look(self, tile: Tile, at: Integers | None, scores: Floats) -> None:
+    def look(self, tile: Tile, at: Integers, scores: Floats) -> None:
         if not self.collecting:
             self.at_least += [np.count_nonzero(scores >= edge) for edge in self.edges]
             return
@@ -105,9 +106,8 @@ class _Search:
             self.found.clear()
         elif count > beyond:
             inside ^= above
-            chosen = np.flatnonzero(inside)
-            places = chosen if at is None else at[chosen]
-            self.found.append((tile, scores[chosen], places.astype(np.int32)))
+            chosen = np.flatnonzero(inside)  # where few are inside, much faster than to select by the mask
+            self.found.append((tile, scores[chosen], at[chosen].astype(np.int32)))
 
     def result(self, crossing: Crossing) -> np.float32 | None:
         """The score at the place, if the interval holds everything that could be it."""

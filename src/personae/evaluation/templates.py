@@ -1,5 +1,6 @@
 """Templates: sets of images and video frames of a person that are compared as one, as IJB-A, B and C have them."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from personae.core.exact import unit
 from personae.errors import DataError
 from personae.evaluation.comparisons import Scores, listed
-from personae.evaluation.identification import search, tpir_at_fpir
+from personae.evaluation.identification import rank_rates, search, tpir_at_fpir
 from personae.evaluation.pairs import Pairs
 
 
@@ -21,7 +22,7 @@ class Templates:
     vectors: Tensor
 
     def positions(self, numbers: Tensor) -> Tensor:
-        found = torch.searchsorted(self.numbers, numbers).clamp_(max=len(self.numbers) - 1)
+        found = torch.searchsorted(self.numbers, numbers.contiguous()).clamp_(max=len(self.numbers) - 1)
         if not torch.equal(self.numbers[found], numbers):
             missing = numbers[self.numbers[found] != numbers][0]
             raise DataError(f"template {int(missing)} has no image")
@@ -33,10 +34,11 @@ def pool(embeddings: Tensor, templates: Tensor, media: Tensor) -> Templates:
     both, which, sizes = torch.unique(
         torch.stack([templates, media], dim=1), dim=0, return_inverse=True, return_counts=True
     )
-    means = torch.zeros(len(both), embeddings.shape[1], dtype=torch.float64)
-    means.index_add_(0, which, embeddings.double()).div_(sizes[:, None])
+    means = embeddings.new_zeros(len(both), embeddings.shape[1], dtype=torch.float64)
+    device = embeddings.device
+    means.index_add_(0, which.to(device), embeddings.double()).div_(sizes.to(device)[:, None])
     numbers, of_media = torch.unique(both[:, 0], return_inverse=True)
-    sums = torch.zeros(len(numbers), embeddings.shape[1], dtype=torch.float64).index_add_(0, of_media, means)
+    sums = means.new_zeros(len(numbers), embeddings.shape[1]).index_add_(0, of_media.to(device), means)
     return Templates(numbers, unit(sums).float())
 
 
@@ -55,22 +57,28 @@ class Roster:
 
 @dataclass(frozen=True)
 class Identification:
-    """Means over the galleries: open-set rates by false positive rate, and rank-1 of the probes that are in one."""
+    """Means over the galleries: open-set rates by false positive rate, and by rank for the probes that are in one."""
 
     tpir: dict[float, float]
-    rank1: float
+    rank: dict[int, float]
 
 
 def template_identification(
-    templates: Templates, galleries: Sequence[Roster], probes: Roster, fpirs: Sequence[float]
+    templates: Templates,
+    galleries: Sequence[Roster],
+    probes: Roster,
+    fpirs: Sequence[float],
+    ranks: Sequence[int] = (1, 5, 10),
 ) -> Identification:
     """1:N with each gallery in turn (the field has two); who is not in it is a stranger there."""
     looked_for = templates.vectors[templates.positions(probes.templates)]
-    rates, ranks = [], []
+    rates, by_rank = [], []
     for gallery in galleries:
         entries = templates.vectors[templates.positions(gallery.templates)]
         found = search(entries, gallery.subjects, looked_for, probes.subjects)
         rates.append(tpir_at_fpir(found, fpirs))
-        ranks.append(float(found.right[found.mated].mean()))
-    count = len(galleries)
-    return Identification({fpir: sum(rate[fpir] for rate in rates) / count for fpir in fpirs}, sum(ranks) / count)
+        by_rank.append(rank_rates(found, ranks))
+    return Identification(
+        {fpir: statistics.mean(each[fpir] for each in rates) for fpir in fpirs},
+        {rank: statistics.mean(each[rank] for each in by_rank) for rank in ranks},
+    )

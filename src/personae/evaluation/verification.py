@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from personae.core.exact import unit
@@ -32,6 +33,8 @@ __all__ = [
     "from_within",
     "listed",
     "operating_points",
+    "rate_name",
+    "right_at_thresholds",
     "sample_pairs",
     "tar_at_far",
     "tar_name",
@@ -67,14 +70,19 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: int = 10) -> TenF
     """
     if not 2 <= folds <= len(same):
         raise DataError(f"{len(same)} pairs cannot be divided into {folds} folds: take 2 folds or more, and more pairs")
-    distance = (unit(left) - unit(right)).square().sum(dim=1).numpy()
-    right_at = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
-    parts = np.array_split(right_at, folds)
+    parts = np.array_split(right_at_thresholds(left, right, same), folds)
     # Counts, not rates: they compare exactly, so "the first best" never depends on rounding.
     counts = np.stack([part.sum(axis=0) for part in parts])
     best = (counts.sum(axis=0) - counts).argmax(axis=1)
     accuracies = counts[np.arange(folds), best] / [len(part) for part in parts]
     return TenFold(float(accuracies.mean()), float(accuracies.std()), tuple(THRESHOLDS[best].tolist()))
+
+
+def right_at_thresholds(left: Tensor, right: Tensor, same: Tensor) -> npt.NDArray[np.bool_]:
+    """Of each pair and each of the field's thresholds, whether it would be judged rightly."""
+    distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
+    right_at: npt.NDArray[np.bool_] = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
+    return right_at
 
 
 def operating_points(comparisons: Comparisons, fars: Sequence[float]) -> dict[float, OperatingPoint]:
@@ -104,8 +112,13 @@ def tar_at_far(comparisons: Comparisons, fars: Sequence[float]) -> dict[float, f
 
 def tar_name(far: float) -> str:
     """The name of the metric, such as `tar@1e-03`."""
-    mantissa, exponent = f"{far:e}".split("e")
-    return f"tar@{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+    return rate_name("tar", far)
+
+
+def rate_name(metric: str, rate: float) -> str:
+    """The name of a metric at a rate."""
+    mantissa, exponent = f"{rate:e}".split("e")
+    return f"{metric}@{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
 def false_accepts(far: float, impostors: int) -> int:

@@ -1,6 +1,10 @@
-"""A trained model, from a run or from a weights file, on faces of the user's choice."""
+"""A trained model, from a run, a weights file or in ONNX, on benchmarks of the user's choice."""
 
 import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,17 +12,60 @@ from pydantic import TypeAdapter
 
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.data import FaceSet, open_faces, read_pairs
+from personae.data import FaceSet, PairSet, open_faces, read_group_pairs, read_pairs
+from personae.data.ijb import IjbMeta, open_ijb
+from personae.data.ijb import Roster as IjbRoster
+from personae.data.megaface import open_megaface
+from personae.data.readers.official import LAYOUTS
 from personae.errors import ConfigError, DataError
-from personae.evaluation.protocols import Benchmark, BenchmarkResult, PairBenchmark
+from personae.evaluation.protocols import (
+    DISTRACTOR_FPRS,
+    FARS,
+    TEMPLATE_FARS,
+    Benchmark,
+    DistractorBenchmark,
+    EvaluationProtocol,
+    GroupBenchmark,
+    PairBenchmark,
+    TemplateBenchmark,
+    TemplateSplit,
+)
+from personae.evaluation.templates import Roster
 from personae.evaluation.verification import Pairs, sample_pairs
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
+from personae.parts.onnx import SUFFIX, load_onnx
 from personae.progress import Progress, silent
 
 
-def load_model(model: Path, stage: str | None = None, network: Network | None = None) -> tuple[Network, Backbone]:
-    """The network and its trained backbone: of a run's last finished stage (or the one named), or of a weights file."""
+@dataclass(frozen=True)
+class Model:
+    """An embedder, and the size of the images it takes."""
+
+    embedder: Embedder
+    height: int
+    width: int
+
+
+def load_model(
+    model: Path,
+    stage: str | None = None,
+    network: Network | None = None,
+    *,
+    mirror: bool = True,
+    raw: bool = False,
+    size: int = 112,
+    device: str = "cpu",
+) -> Model:
+    """Of a run's last finished stage (or the one named), of a weights file, or in ONNX.
+
+    `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of which size, where it does not say.
+    """
+    if model.suffix.lower() == SUFFIX and not model.is_dir():
+        if stage is not None or network is not None:
+            raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone")
+        onnx = load_onnx(model, mirror=mirror, raw=raw, size=size)
+        return Model(onnx, onnx.height, onnx.width)
     if model.is_dir():
         config = model / "config.json"
         if not config.is_file():
@@ -30,34 +77,103 @@ def load_model(model: Path, stage: str | None = None, network: Network | None = 
     network, weights = load_weights(model, network)
     module = network.build()
     module.load_state_dict(weights)
-    return network, Backbone(module, network.embedding)
+    backbone = Backbone(module, network.embedding, device)
+    return Model(BackboneEmbedder(backbone, mirror), network.height, network.width)
 
 
-def evaluate_on(
-    backbone: Backbone,
-    network: Network,
-    faces_at: Path,
-    fars: tuple[float, ...],
-    *,
-    mirror: bool = True,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> BenchmarkResult:
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a benchmark is opened: the size of its images, the rates asked for, and how intervals are found."""
+
+    height: int
+    width: int
+    fars: tuple[float, ...] | None = None
+    """None: those that are usual for the benchmark."""
+    resamples: int = 0
+    seed: int = 0
+    progress: Progress = silent
+    cache: Path | None = None
+
+
+def open_protocol(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
+    """The benchmark at `path`. Its name says how to read it (lfw, calfw, rfw, ijbc, megaface ...); of any other name,
+    it is recognised by what is there."""
+    path = Path(path).expanduser()
+    opener = OPENERS.get(_canonical(name), _open_faces)
+    return opener(name, path, setting)
+
+
+def _open_faces(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
     """All-pairs rates and rank-1 on these faces, and 10-fold accuracy.
 
-    The pairs are those that come with the faces; of a `.bin` they are all there is to compare. Where none come, they
-    are drawn, if there are enough identities.
+    The pairs are those that come with the faces; of a `.bin` and of most lists they are all there is to compare. Where
+    none come, they are drawn, if there are enough identities.
     """
-    faces = open_faces(faces_at, height=network.height, width=network.width, progress=progress)
-    embedder: Embedder = BackboneEmbedder(backbone, mirror)
-    given = read_pairs(faces_at, faces)
-    if given is None:
-        return Benchmark(faces.name, faces.samples(), fars, _drawn(faces, seed)).evaluate(embedder)
+    layout = _canonical(name) if _canonical(name) in {each.name for each in LAYOUTS} else None
+    faces = open_faces(
+        path,
+        height=setting.height,
+        width=setting.width,
+        cache=setting.cache,
+        progress=setting.progress,
+        layout=layout,
+    )
+    fars = setting.fars or FARS
+    samples = faces.samples()
+    if groups := read_group_pairs(path, faces) if path.is_dir() else None:
+        of_groups = {group: _pairs(given) for group, given in groups.items()}
+        return GroupBenchmark(name, samples, of_groups, fars, setting.resamples)
+    if _canonical(name) == "rfw":
+        raise DataError(f"{path}: no txts/GROUP/GROUP_pairs.txt in it; give the folder that has data and txts")
+    given = read_pairs(path, faces, layout)
+    if given is not None and given.alone:
+        return PairBenchmark(name, samples, _pairs(given), fars, given.named, setting.resamples)
+    pairs = _drawn(faces, setting.seed) if given is None else _pairs(given)
+    return Benchmark(name, samples, fars, pairs, setting.resamples)
+
+
+def _open_templates(which: str, name: str, path: Path, setting: Setting) -> EvaluationProtocol:
+    found = open_ijb(path, which, setting.height, setting.width)
+    splits = tuple(_split(torch.from_numpy(rows), meta) for rows, meta in found.splits)
+    fars = setting.fars or TEMPLATE_FARS
+    return TemplateBenchmark(name, found.samples, splits, fars, resamples=setting.resamples)
+
+
+def _open_distractors(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
+    found = open_megaface(path, setting.height, setting.width)
+    distractors = found.distractors if found.vectors is None else torch.from_numpy(found.vectors)
+    assert distractors is not None
+    fprs = setting.fars or DISTRACTOR_FPRS
+    return DistractorBenchmark(name, found.probes, distractors, fprs, progress=setting.progress)
+
+
+OPENERS: Mapping[str, Callable[[str, Path, Setting], EvaluationProtocol]] = {
+    **{which: partial(_open_templates, which) for which in ("ijba", "ijbb", "ijbc")},
+    "megaface": _open_distractors,
+}
+
+
+def _canonical(name: str) -> str:
+    """`IJB-C` is `ijbc`, and `agedb_30` is `agedb30`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _split(rows: torch.Tensor, meta: IjbMeta) -> TemplateSplit:
+    sides = (meta.templates, meta.media, meta.left, meta.right, meta.same)
+    templates, media, left, right, same = (torch.from_numpy(side) for side in sides)
+    galleries = tuple(_roster(gallery) for gallery in meta.galleries)
+    probes = None if meta.probes is None else _roster(meta.probes)
+    return TemplateSplit(rows, templates, media, left, right, same, galleries, probes)
+
+
+def _roster(roster: IjbRoster) -> Roster:
+    templates, subjects = (torch.from_numpy(side) for side in roster)
+    return Roster(templates, subjects)
+
+
+def _pairs(given: PairSet) -> Pairs:
     left, right, same = (torch.from_numpy(part) for part in (given.left, given.right, given.same))
-    pairs = Pairs(left, right, same, given.folds)
-    if given.named:
-        return Benchmark(faces.name, faces.samples(), fars, pairs).evaluate(embedder)
-    return PairBenchmark(faces.name, faces.samples(), pairs, fars).evaluate(embedder)
+    return Pairs(left, right, same, given.folds)
 
 
 def _drawn(faces: FaceSet, seed: int) -> Pairs | None:

@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -43,6 +43,7 @@ class Source(_Section):
     seed: int | None = None  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
     skip_unreadable: bool = False  # files: leave images that cannot be decoded out
+    crop: Literal["haar"] | None = None  # files: cut the face out of each photograph, with the extra `align`
     parts: dict[str, "Source"] | None = None
 
     @model_validator(mode="after")
@@ -53,7 +54,7 @@ class Source(_Section):
                 raise ValueError("parts are two sources or more, and go with nothing else")
             return self
         if self.source == SYNTHETIC:
-            wrong = given & {"min_images", "skip_unreadable"}
+            wrong = given & {"min_images", "skip_unreadable", "crop"}
             if self.identities is None:
                 raise ValueError("synthetic faces need the number of identities")
         else:

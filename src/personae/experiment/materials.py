@@ -89,6 +89,7 @@ class Materials:
                 cache=self.cache,
                 progress=self.progress,
                 skip_unreadable=source.skip_unreadable,
+                crop=source.crop,
             )
             return faces.slice_identities(source.first, source.identities, source.min_images)
         if network.height != network.width:

@@ -1,5 +1,6 @@
 """The choice of a backbone, as plain values from which any process builds the same one."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +44,8 @@ class Network:
 
     Every backbone takes RGB images, float32 [N, 3, height, width] in [-1, 1], and gives embeddings, float32
     [N, embedding], that are *not* normalised. `norm` is a choice of the small network alone: "batch", or "group" for
-    clients whose batches hold a single identity.
+    clients whose batches hold a single identity. With `hidden`, the backbone gives as many numbers, and one more linear
+    layer casts them to the embedding: 1,000 and 512 in HF-MAML's paper, whose backbone is a classifier of objects.
     """
 
     name: str = "small"
@@ -51,6 +53,7 @@ class Network:
     height: int = 64
     width: int = 64
     norm: str = "batch"
+    hidden: int | None = None
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -74,7 +77,10 @@ class Network:
         last_map = (-(-self.height // REDUCTION), -(-self.width // REDUCTION))
         options = {"norm": self.norm} if self.name == "small" else {}
         with torch.device("meta"):
-            return NETWORKS[self.name].layout(self.embedding, *last_map, **options)
+            if self.hidden is None:
+                return NETWORKS[self.name].layout(self.embedding, *last_map, **options)
+            body = NETWORKS[self.name].layout(self.hidden, *last_map, **options)
+            return nn.Sequential(OrderedDict(body=body, cast=nn.Linear(self.hidden, self.embedding)))
 
     def check(self) -> None:
         """Raise a ConfigError where there is no such network."""
@@ -86,6 +92,8 @@ class Network:
             raise ConfigError(f"network.norm = {self.norm!r}: only the network 'small' has it, not {self.name!r}")
         if self.embedding < 1:
             raise ConfigError(f"network.embedding = {self.embedding}: at least 1")
+        if self.hidden is not None and self.hidden < 1:
+            raise ConfigError(f"network.hidden = {self.hidden}: at least 1")
         if min(self.height, self.width) < MINIMUM_SIDE:
             raise ConfigError(
                 f"network.height x width = {self.height}x{self.width}: at least {MINIMUM_SIDE}x{MINIMUM_SIDE}"

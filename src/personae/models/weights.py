@@ -16,6 +16,9 @@ from personae.models.network import MINIMUM_SIDE, NETWORKS, REDUCTION, Network
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "arcface.")
 """What wrappers put before the names of a network: parallel training, compilation, a model around the backbone."""
 
+BODY, CAST = "body.", "cast.weight"
+"""Names in a network with a linear layer after its backbone."""
+
 SHOWN = 4
 """How many mismatches an error message lists."""
 
@@ -32,7 +35,8 @@ def load_weights(path: Path, network: Network | None = None) -> tuple[Network, d
         network = _recognise(path, tensors)
     expected = network.layout().state_dict()
     if differences := _differences(tensors, expected):
-        shape = f"{network.embedding}-d, {network.height}x{network.width}, norm {network.norm}"
+        hidden = f", hidden {network.hidden}" if network.hidden else ""
+        shape = f"{network.embedding}-d, {network.height}x{network.width}, norm {network.norm}{hidden}"
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise DataError(
             f"{path}: these are not the weights of {network.name} ({shape}): {'; '.join(differences[:SHOWN])}{more}. "
@@ -91,6 +95,10 @@ def _without_prefix(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 def _recognise(path: Path, tensors: Mapping[str, Tensor]) -> Network:
     """The network whose names are nearest; the embedding and image sizes are read off its last layers."""
+    if CAST in tensors:
+        body = {name.removeprefix(BODY): tensor for name, tensor in tensors.items() if name.startswith(BODY)}
+        found = _recognise(path, body)
+        return replace(found, hidden=found.embedding, embedding=tensors[CAST].shape[0])
     smallest = Network(height=MINIMUM_SIDE, width=MINIMUM_SIDE)
     candidates = [replace(smallest, name=name) for name in NETWORKS] + [replace(smallest, name="small", norm="group")]
     layouts = {candidate: candidate.layout().state_dict() for candidate in candidates}

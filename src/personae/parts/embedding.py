@@ -1,6 +1,7 @@
 """A backbone as an embedder."""
 
 import copy
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,12 @@ class BackboneEmbedder:
     def device(self) -> torch.device:
         resident = self.backbone.acceleration.resident
         return self.backbone.device if resident else torch.device("cpu")
+
+    @property
+    def fingerprint(self) -> str:
+        """Another for other weights, another architecture, or another handling of mirror images."""
+        content = repr((str(self.backbone.module), self.mirror)).encode()
+        return hashlib.sha256(content + self.backbone.flat.cpu().numpy().tobytes()).hexdigest()
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

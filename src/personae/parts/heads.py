@@ -1,5 +1,7 @@
-"""Class embeddings: one row for each identity, and how they begin."""
+"""Class embeddings: one row for each identity, how they begin, and how a layer of all clients' rows is averaged."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -7,10 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.backbone import Backbone
+from personae.core.message import LocalState
 from personae.core.samples import Samples
 from personae.parts.embedding import class_features
 
 Beginning = Literal["random", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRows(LocalState):
+    """What a client keeps of a classification layer; a later stage recalls it, whichever algorithm left it."""
+
+    rows: Tensor  # its class embeddings as it last had them
 
 
 def first_rows(beginning: Beginning, backbone: Backbone, samples: Samples, generator: torch.Generator) -> Tensor:
@@ -18,3 +28,22 @@ def first_rows(beginning: Beginning, backbone: Backbone, samples: Samples, gener
     if beginning == "mean":
         return class_features(backbone, samples)
     return F.normalize(torch.randn(samples.classes, backbone.width, generator=generator), dim=1).to(backbone.device)
+
+
+def average_layer(known: Mapping[str, Tensor], heard: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
+    """The mean of a classification layer over the clients heard, sum_k w_k a_k / sum_k w_k, in the rows of each client.
+
+    `known` are the rows of every client before the round, `heard` those that came back, with weights w_k. A client that
+    masks foreign logits with -infinity leaves the rows of the others as they are. So in the mean of whole layers its
+    own rows go w_k / sum w of the way to where it took them, and nobody needs to be sent anybody else's to find out.
+    Rows that were not known yet are taken as they come.
+    """
+    total = sum(weight for _, weight in heard.values())
+    moved = dict(known)
+    for client, (rows, weight) in heard.items():
+        before = known.get(client)
+        if before is None or before.shape != rows.shape:
+            moved[client] = rows
+        else:
+            moved[client] = before.lerp(rows.to(before.device), weight / total)
+    return moved

@@ -22,6 +22,11 @@ reconstruct a likeness of the face. Where it goes up, the server learns it; wher
 own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
 may hold the templates of everybody who takes part.
 
+A global classification layer (`fedavg`, `hf_maml_global`) is written in papers as one matrix that every client receives
+whole, with the logits of foreign classes masked: everybody would hold a template of everybody. Masked rows have no
+influence and do not move, so here a client is sent its own rows alone and computes the very same. The server still
+learns the templates of all. With a local layer (`fedpe`, `hf_maml`) nobody does.
+
 Public embeddings (`PublicEmbeddings`) are one vector for each person of a public data set that all parties have.
 Clients train them beside their private faces, so that an update of them, like one of the weights, may say something
 about these.
@@ -87,7 +92,7 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]
     notes = [f"- {text}" for algorithm in chosen if (text := warning(algorithm))]
     alone = [algorithm.name for algorithm in chosen if not algorithm.federated]
-    notes += [f"- {name}: the server works alone; no client is asked in its rounds" for name in alone]
+    notes += [f"- {name}: no client is asked in its rounds; evaluating it sends back figures alone" for name in alone]
     return "\n".join([*lines, "", *notes, ""])
 
 

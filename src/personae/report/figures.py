@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from personae.report.markup import Markup, join, section, table, tag
+from personae.report.fairness import fairness_table
+from personae.report.markup import Markup, join, section, tag
 from personae.report.plots import (
     GENUINE,
     IMPOSTOR,
@@ -16,7 +17,7 @@ from personae.report.plots import (
     score_histogram,
 )
 from personae.report.records import Run
-from personae.report.table import CLIENTS, DEVIATION, among_everybody, heading
+from personae.report.table import DEVIATION, among_everybody, heading
 
 MOST_BARS = 60
 SWATCHES = ("none", "7 4", "7 3 2 3", "2 3")
@@ -128,28 +129,23 @@ def per_client(run: Run) -> Markup:
             }
             identity = f"bars-{at}-{number}"
             if len(having) <= MOST_BARS:
-                svg = client_bars(identity, having, values)
+                new = run.records[stage.name].new_clients
+                names = [f"{client} (new)" if client in new else client for client in having]
+                svg = client_bars(identity, names, values, _gains(values))
             else:
                 known = {key: [value for value in all_ if math.isfinite(value)] for key, all_ in values.items()}
                 svg = client_distribution(identity, known)
             title = f"{stage.label}: {heading(name)[1]} of {len(having)} clients"
             found.append(figure(title, svg, list(values), _range(values), wide=True))
-    return section("Clients", "clients", _figures(found), _spreads(run))
+    return section("Clients", "clients", _figures(found), fairness_table(run))
 
 
-def _spreads(run: Run) -> Markup:
-    rows = []
-    for stage in run.stages:
-        clients = run.records[stage.name].clients
-        for name, one in clients[max(clients)].items() if clients else ():
-            figures = (f"{100 * value:.2f}" for value in (one.mean, one.deviation, one.worst, one.best))
-            rows.append([stage.label, heading(CLIENTS + name)[1], *figures, f"{one.clients:,}"])
-    head = ["stage", "metric", "mean", "deviation", "worst", "best", "clients"]
-    return (
-        table(head, rows, "The spread over the clients that have the metric, in percent.", texts=2)
-        if rows
-        else Markup()
-    )
+def _gains(values: Mapping[Key, Sequence[float]]) -> list[str]:
+    """By client, how much better its own model is, as a share; nothing where it has none or nothing to gain on."""
+    if GLOBAL not in values or values[GLOBAL] == values.get(PERSONAL, values[GLOBAL]):
+        return []
+    pairs = zip(values[GLOBAL], values[PERSONAL], strict=True)
+    return [f"{after / before - 1:+.0%}" if before > 0 and math.isfinite(after) else "" for before, after in pairs]
 
 
 def _range(values: Mapping[Key, Sequence[float]]) -> str:

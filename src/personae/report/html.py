@@ -31,8 +31,15 @@ def write_report(run: Path) -> Path:
 
 
 def page(run: Run) -> str:
-    style = Markup(resources.files("personae.report").joinpath("style.css").read_text())
     seed = f"seed {run.config['seed']}" if "seed" in run.config else ""
+    header = tag("header", tag("p", "Federated face recognition", class_="kicker"), tag("h1", run.name), tag("p", seed))
+    main = tag("main", notices(run), *(section(run) for section in SECTIONS))
+    return document(f"{run.name} – personae", header, main)
+
+
+def document(title: str, header: Markup, main: Markup) -> str:
+    """A whole page with the style of all."""
+    style = Markup(resources.files("personae.report").joinpath("style.css").read_text())
     head = tag(
         "head",
         Markup('<meta charset="utf-8">'),
@@ -42,9 +49,7 @@ def page(run: Run) -> str:
         ),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark">'),
-        tag("title", f"{run.name} – personae"),
+        tag("title", title),
         tag("style", style),
     )
-    header = tag("header", tag("p", "Federated face recognition", class_="kicker"), tag("h1", run.name), tag("p", seed))
-    main = tag("main", notices(run), *(section(run) for section in SECTIONS))
     return join(Markup("<!doctype html>\n"), tag("html", head, tag("body", header, main), lang="en"), "\n")

@@ -111,6 +111,25 @@ def roc_curves(name: str, lines: Sequence[Line]) -> Markup:
         return _svg(figure, name)
 
 
+def det_curves(name: str, lines: Sequence[Line]) -> Markup:
+    """False reject over false accept rate, both on log axes; where nothing is rejected, a curve ends."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _figure(SMALL)
+        for line in lines:
+            rejected = np.asarray(line.y, dtype=float)
+            _draw(axes, line.key, line.x, np.where(rejected > 0, rejected, np.nan), drawstyle="steps-post")
+        # Whole powers of ten, so that each axis has two marks at least.
+        sides = [rate for line in lines for rate in line.x], [rate for line in lines for rate in line.y]
+        limits = [(10.0 ** np.floor(np.log10(min([rate for rate in side if rate > 0] + [0.1]))), 1.0) for side in sides]
+        axes.set(xscale="log", yscale="log", xlabel="false accept rate", ylabel="false reject rate")
+        axes.set(xlim=limits[0], ylim=limits[1])
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(numticks=8))
+            axis.set_major_formatter(FuncFormatter(lambda rate, _: _power_of_ten(rate)))
+        axes.minorticks_off()
+        return _svg(figure, name)
+
+
 def score_histogram(name: str, edges: Sequence[float], genuine: Sequence[int], impostor: Sequence[int]) -> Markup:
     """Each kind as a share of its own number: there are always far more impostor pairs."""
     with mpl.rc_context(STYLE):
@@ -126,18 +145,23 @@ def score_histogram(name: str, edges: Sequence[float], genuine: Sequence[int], i
         return _svg(figure, name)
 
 
-def client_bars(name: str, clients: Sequence[str], values: Mapping[Key, Sequence[float]]) -> Markup:
-    """For each client one bar of each series."""
+def client_bars(
+    name: str, clients: Sequence[str], values: Mapping[Key, Sequence[float]], notes: Sequence[str] = ()
+) -> Markup:
+    """For each client one bar of each series, and a note above them."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(WIDE)
         places, width = np.arange(len(clients)), 0.8 / len(values)
         for turn, (key, heights) in enumerate(values.items()):
             left = places - 0.4 + turn * width
             axes.bar(left, heights, width, align="edge", color=key.colour)
+        for at, note in enumerate(notes):
+            known = [heights[at] for heights in values.values() if np.isfinite(heights[at])]
+            axes.text(at, max(known, default=0) + 0.01, note, ha="center", va="bottom", fontsize=7)
         short = [client if len(client) <= 18 else f"{client[:17]}…" for client in clients]
         axes.set_xticks(places, short, rotation=90 if len(clients) > 8 else 0, fontsize=9)
         axes.grid(visible=False, axis="x")
-        axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(0, 1.02))
+        axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(0, 1.08 if notes else 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         return _svg(figure, name)
 

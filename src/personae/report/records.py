@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.personal import Spread, spread
+from personae.evaluation.fairness import Served, Spread, served, spread
 
 Metrics = Mapping[str, float]
 T = TypeVar("T")
@@ -37,6 +37,8 @@ class Record:
     benchmarks: dict[int, Metrics] = field(default_factory=dict)
     clients: dict[int, Mapping[str, Spread]] = field(default_factory=dict)
     last_clients: Mapping[str, Metrics] = field(default_factory=dict)
+    new_clients: frozenset[str] = frozenset()
+    """Those of them that took no part in training."""
     absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
     seconds: dict[int, float] = field(default_factory=dict)
@@ -47,6 +49,10 @@ class Record:
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
     evaluation: Mapping[str, Any] | None = None
     last_round: int = 0
+
+    def served(self, *, new: bool) -> dict[str, Served]:
+        """How evenly clients are served by metric: those that trained, or those that only joined later."""
+        return served({name: each for name, each in self.last_clients.items() if (name in self.new_clients) == new})
 
     @property
     def final_metrics(self) -> Metrics:
@@ -142,6 +148,7 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
                 client: {name: float(value) for name, value in metrics.items()}
                 for client, metrics in event["clients"].items()
             }
+            record.new_clients = frozenset(map(str, event.get("new", ())))
             record.clients[number] = spread(record.last_clients)
         case unknown:
             raise ValueError(f"there is no event {unknown!r}")

@@ -13,10 +13,10 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from personae.core.embedder import embed
+from personae.core.layout import Layout
 from personae.errors import DataError
 from personae.experiment.assess import load_model
 from personae.experiment.materials import Materials
-from personae.parts.embedding import BackboneEmbedder
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
@@ -60,8 +60,8 @@ def crowd_of(outcome: Outcome) -> Crowd:
     """Only a simulation can look into all clients like this."""
     materials = Materials(outcome.experiment, cache=outcome.cache)
     stage = outcome.experiment.recipe[-1]
-    _, backbone = load_model(outcome.folder, stage.name)
-    embedder = BackboneEmbedder(backbone, outcome.experiment.evaluation.mirror)
+    embedder = load_model(outcome.folder, stage.name, mirror=outcome.experiment.evaluation.mirror).embedder
+    layout = Layout.of(outcome.experiment.network.layout())
     vectors: list[Tensor] = []
     people: list[Tensor] = []
     owners: list[Tensor] = []
@@ -69,7 +69,7 @@ def crowd_of(outcome: Outcome) -> Crowd:
     for index, client in enumerate(materials.partition.trained):
         faces = materials.clients.of(client).train
         store = PrivateStore.of(outcome.folder / "private", client)
-        kept: Any = store.load(stage.name, stage.algorithm.types.private, backbone.layout)
+        kept: Any = store.load(stage.name, stage.algorithm.types.private, layout)
         if kept is None:
             raise DataError(f"{outcome.folder}: {client} never took part, so that it has no class embeddings")
         rows.append(kept.rows)

@@ -169,7 +169,9 @@ class _Walk:
             elif isinstance(answer.message, Assessment):
                 figures[answer.client.name] = dict(answer.message.metrics.values)
         self._enter(exchange)
-        self.engine.journal.metrics({"event": "personal", **place, "clients": dict(sorted(figures.items()))})
+        new = sorted(set(figures) & self.engine.federation.holdings.newcomers)
+        event = {"event": "personal", **place, "clients": dict(sorted(figures.items())), "new": new}
+        self.engine.journal.metrics(event)
         if round_ == stage.rounds:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 

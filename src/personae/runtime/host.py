@@ -78,8 +78,8 @@ class ClientHost:
             before = self._predecessors[stage.name]
             while before is not None:
                 declared: type[LocalState] = self.federation.stage(before).algorithm.types.private
-                if declared is kind:
-                    return self._store(request).load(before, kind, self.backbone.layout)
+                if issubclass(declared, kind):
+                    return self._store(request).load(before, declared, self.backbone.layout)
                 before = self._predecessors[before]
             return None
 

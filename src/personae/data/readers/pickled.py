@@ -1,43 +1,97 @@
 """Pair files of the field (`.bin`): encoded images, two a pair, and whether each pair is of one person.
 
-They are pickles, and a pickle is a program. This reads the few instructions that lists, tuples, bytes and numbers take,
-and knows no others: nothing in a file can be called, imported or created.
+They are pickles, and a pickle is a program. This reads the few instructions that lists, tuples, bytes, numbers and
+arrays of bytes take, and knows no others: nothing in a file can be called or imported. The names of NumPy's own
+functions that arrays are written with stand for functions here, which make arrays of bytes or booleans and no others.
 """
 
 import io
+import math
 import pickletools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from personae.errors import DataError
 from personae.files import replacing
 
 _NO_EFFECT = frozenset({"PROTO", "FRAME"})
-_NUMBERS = frozenset({"NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1"})
-_BYTES = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"})
+_NUMBERS = frozenset({"NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "NONE"})
+_BYTES = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
 _TEXT = frozenset({"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
-_CONSTANTS = {"NEWTRUE": True, "NEWFALSE": False}
+_CONSTANTS = {"NEWTRUE": True, "NEWFALSE": False, "NONE": None}
 _OLD_BYTES = frozenset({"BINSTRING", "SHORT_BINSTRING"})  # what Python 2 wrote for bytes
-_ENCODE = "_codecs encode"  # how Python 3 writes bytes for Python 2: as text, to be encoded as Latin-1
 _SHORT_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-class _Function:
-    """Stands for the one function that may be named."""
 
 
 class _Refused(Exception):
     """Why a file is not read."""
 
 
+class _Array:
+    """An array that is made in two steps: first nothing is known of it, then everything at once."""
+
+    values: NDArray[Any] | None = None
+
+    def build(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        self.values = _array(content, kind, shape, "F" if fortran else "C")
+
+
+class _Kind:
+    """What an array is of: bytes or booleans."""
+
+    def __init__(self, code: str) -> None:
+        if code.lstrip("|<>=") not in ("u1", "b1"):
+            raise _Refused(f"it has an array of {code!r}, where arrays of bytes are expected")
+        self.dtype = np.dtype(code.lstrip("|<>="))
+
+    def build(self, state: Any) -> None:
+        """Of bytes there is nothing more to know."""
+
+
+def _array(content: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
+    if not isinstance(kind, _Kind) or not isinstance(content, bytes | bytearray):
+        raise _Refused("it has an array of something else than bytes")
+    if not all(isinstance(side, int) and side >= 0 for side in shape) or math.prod(shape) != len(content):
+        raise _Refused("it has an array of another size than it says")
+    return np.frombuffer(bytes(content), kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    """How Python 3 writes bytes for Python 2: as text, to be encoded as Latin-1."""
+    if encoding not in ("latin1", "latin-1"):
+        raise _Refused("it calls something else than the encoding of bytes")
+    return bytes(text.encode("latin-1"))
+
+
+def _scalar(kind: Any, content: Any) -> bool | int:
+    values: bool | int = _array(content, kind, (1,), "C")[0].item()
+    return values
+
+
+_CALLED: Mapping[str, Callable[..., Any]] = {
+    "_codecs encode": _encode,
+    "numpy dtype": lambda code, *_: _Kind(code),
+    **{f"numpy.{core}.multiarray _reconstruct": lambda *_: _Array() for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray scalar": _scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric _frombuffer": _array for core in ("core", "_core")},
+}
+_NAMED = frozenset({"numpy ndarray"})  # may be named, but not called
+
+
 def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
     """The encoded images, those of a pair after each other, and whether the pairs are of one person."""
     try:
-        images, same = _Machine().run(file.read_bytes())
-        if not isinstance(images, list | tuple) or not all(isinstance(image, bytes) for image in images):
+        images, same = map(_listed, _Machine().run(file.read_bytes()))
+        if not isinstance(images, list | tuple):
             raise _Refused("its first part is no list of encoded images")
+        images = [_encoded(image) for image in images]
         if not isinstance(same, list | tuple) or not all(isinstance(flag, int) and flag in (0, 1) for flag in same):
             raise _Refused("its second part is no list of true and false")
         if not same or len(images) != 2 * len(same):
@@ -46,7 +100,29 @@ def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
         raise DataError(f"{file}: not a pair file ({why}); it should hold 2 N encoded images and N booleans") from why
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not a pair file, or a damaged one; download it again") from error
-    return list(images), [bool(flag) for flag in same]
+    return images, [bool(flag) for flag in same]
+
+
+def _listed(part: Any) -> Any:
+    """An array as the list it stands for."""
+    values = part.values if isinstance(part, _Array) else part
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _encoded(image: Any) -> bytes:
+    """An array of one dimension holds the bytes of a file; one of three holds the pixels, RGB."""
+    values = image.values if isinstance(image, _Array) else image
+    if isinstance(values, bytes):
+        return values
+    if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
+        raise _Refused("its first part is no list of encoded images")
+    if values.ndim == 3 and values.shape[2] == 3 and values.size:
+        stream = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(values)).save(stream, "PNG", compress_level=1)
+        return stream.getvalue()
+    if values.size == max(values.shape, default=0):
+        return values.tobytes()
+    raise _Refused(f"an image is an array of {' x '.join(map(str, values.shape))}; files or RGB pixels are read")
 
 
 def write_bin(file: Path, images: Sequence[bytes], same: Sequence[bool]) -> None:
@@ -108,7 +184,9 @@ class _Machine:
                 self._gather(len(self.stack) - 2, list)
                 self._name(" ".join(self.stack.pop()))
             case "REDUCE":
-                self._encode()
+                self._call()
+            case "BUILD":
+                self._build()
             case _:
                 raise _Refused(f"it has the instruction {name}, which lists of images do not need")
 
@@ -121,12 +199,25 @@ class _Machine:
         self.stack.append(kind(items))
 
     def _name(self, name: str) -> None:
-        if name != _ENCODE:
+        if name not in _CALLED and name not in _NAMED:
             raise _Refused(f"it asks for {name.replace(' ', '.')!r}, which is not given to files")
-        self.stack.append(_Function())
+        self.stack.append(_Name(name))
 
-    def _encode(self) -> None:
-        function, (text, encoding) = self.stack[-2:]
-        if not isinstance(function, _Function) or encoding not in ("latin1", "latin-1"):
-            raise _Refused("it calls something else than the encoding of bytes")
-        self.stack[-2:] = [text.encode("latin-1")]
+    def _call(self) -> None:
+        function, arguments = self.stack[-2:]
+        if not isinstance(function, _Name) or function not in _CALLED or not isinstance(arguments, tuple):
+            raise _Refused("it calls something else than the making of bytes and arrays")
+        self.stack[-2:] = [_CALLED[function](*arguments)]
+
+    def _build(self) -> None:
+        target, state = self.stack[-2:]
+        if not isinstance(target, _Array | _Kind):
+            raise _Refused("it builds something else than an array")
+        target.build(state)
+        del self.stack[-1]
+
+
+class _Name(str):
+    """A name that a file may use, as opposed to text in it."""
+
+    __slots__ = ()

@@ -4,5 +4,6 @@ from personae.reproduce.claims import System
 from personae.reproduce.systems.fedface import FEDFACE
 from personae.reproduce.systems.fedfr import FEDFR
 from personae.reproduce.systems.fedgc import FEDGC
+from personae.reproduce.systems.hf_maml import HF_MAML
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, FEDFR)}
+SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, FEDFR, HF_MAML)}

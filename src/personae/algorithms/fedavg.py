@@ -1,0 +1,124 @@
+"""FedAvg with a global classification layer: the backbone and everybody's class embeddings are averaged.
+
+server: send w, and to client k its own rows a_k of the layer a
+client: w_k, a_k <- SGD on the margin loss of its own faces, foreign classes masked with -infinity, from w and a_k
+        send w_k, a_k and n_k
+server: w <- sum_k n_k w_k / sum_k n_k
+        a <- sum_k n_k (a with client k's rows where it took them) / sum_k n_k
+
+To mask a foreign logit with -infinity is to leave it out of the softmax, and rows without a logit do not move. So a
+client is sent its own rows alone and computes the very same; as papers write it, it would get a template of everybody.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, Message, ServerState
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.heads import Beginning, OwnRows, average_layer, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    rows: dict[str, ClassEmbeddings]  # a, in the rows of every client seen so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    rows: ClassEmbeddings | None  # the client's own rows of a; None before the server has seen them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(OwnRows):
+    """a_k as the client last had it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # w_k
+    rows: ClassEmbeddings  # a_k
+    samples: Count  # n_k
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm[State, Down, Private, Up]):
+    """Federated averaging of the backbone and of a classification layer over all clients' classes.
+
+    `regularisation`: C, how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
+    `weighting`: by samples, n_k as above, or uniform. `rows`: how a_k begins when a client first takes part.
+
+    Averaged over all clients, a row goes n_k / sum n of the way that its client took it. Averaged over its holders
+    alone it would be the client's own row, and the algorithm FedPE with templates sent for nothing.
+    """
+
+    name: ClassVar[str] = "fedavg"
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    regularisation: float = 0.0
+    weighting: Weighting = "samples"
+    rows: Beginning = "random"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.regularisation < math.inf:
+            raise ValueError("regularisation must be finite and not negative")
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial, rows={})
+
+    def send(self, state: State, client: ClientInfo) -> Down:
+        return Down(model=state.model, rows=state.rows.get(client.name))
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        rows = own_rows(down, private, self.rows, client)
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+
+        def loss(batch: Batch) -> Tensor:
+            features = module(batch.images)
+            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
+
+        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        up = Up(
+            model=client.backbone.state(),
+            rows=ClassEmbeddings(rows),
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss}),
+        )
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        return merged(state, replies, self.weighting)
+
+
+def own_rows(down: Down, private: Private | None, beginning: Beginning, client: Client) -> Tensor:
+    """The rows a client goes on with: the server's, its own where the server knows none, or new ones."""
+    known = down.rows or private
+    if known:
+        return known.rows.to(client.backbone.device, copy=True)
+    return first_rows(beginning, client.backbone, client.train, client.generator)
+
+
+def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting) -> State:
+    """The mean of the backbones and of the layers."""
+    heard: dict[str, tuple[Tensor, float]] = {}
+
+    def models() -> Iterator[tuple[Tensor, float]]:
+        for reply in replies:
+            weight = weight_of(weighting, reply.up.samples.value)
+            heard[reply.client.name] = reply.up.rows.rows, weight
+            yield reply.up.model.flat, weight
+
+    model = ModelState(state.model.layout, weighted_mean(models()))
+    layer = average_layer({name: kept.rows for name, kept in state.rows.items()}, heard)
+    return State(model=model, rows={name: ClassEmbeddings(rows) for name, rows in layer.items()})

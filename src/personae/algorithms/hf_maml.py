@@ -1,0 +1,135 @@
+"""HF-MAML: a global model that adapts to each client in a few steps (Gansekoele, Hess and Bhulai, Algorithm 1).
+
+server: send w
+client: w_k, a_k <- w and the classification layer a_k it kept; then, step after step,
+            D, D', D'' <- batches of its own faces, and F = margin loss + C (1 - cos(f_begin(x), f(x)))   (Eq. 4)
+            (w~, a~)   <- (w_k, a_k) - alpha grad F(w_k, a_k; D)                                           (Eq. 2)
+            (w_k, a_k) <- (w_k, a_k) - beta [I - alpha H(D'')] grad F(w~, a~; D')                     (Eqs. 1 and 3)
+        send w_k and n_k; a_k stays
+server: w <- sum_k n_k w_k / sum_k n_k
+
+With a global classification layer a_k goes up with w_k, and the layer is averaged like the backbone, as in FedAvg.
+Tuning the global model at each client, which is what it is trained for, is a stage of its own (`tune`).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from personae.algorithms import fedavg, fedpe
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import ServerState
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch
+from personae.parts.margins import Margin
+from personae.parts.meta import MetaFit, MetaSGD
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
+    """Meta-learning over clients with local classification layers: what crosses and what is kept is as in FedPE.
+
+    `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none, and the paper does not
+    say how much. `margin`: ArcFace with s = 8 and m = 0.5 in the paper. `weighting`: by samples, n_k as above, or
+    uniform. `rows`: how a_k begins when a client first takes part.
+    """
+
+    name: ClassVar[str] = "hf_maml"
+
+    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
+    meta: MetaSGD = field(default_factory=MetaSGD)
+    regularisation: float = 0.0
+    weighting: Weighting = "samples"
+    rows: Beginning = "random"
+
+    def __post_init__(self) -> None:
+        _require_finite(self.regularisation)
+
+    def start(self, previous: ServerState | None, server: Server) -> fedpe.State:
+        return fedpe.State(model=previous.model if previous else server.initial)
+
+    def send(self, state: fedpe.State, client: ClientInfo) -> fedpe.Down:  # noqa: ARG002
+        return fedpe.Down(model=state.model)
+
+    def local(self, down: fedpe.Down, private: fedpe.Private | None, client: Client) -> tuple[fedpe.Up, fedpe.Private]:
+        client.backbone.load(down.model)
+        if private:
+            rows = private.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        fit = meta_train(self, rows, down.model, client)
+        up = fedpe.Up(
+            model=client.backbone.state(),
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss, "adapted": fit.adapted}),
+        )
+        return up, fedpe.Private(rows=rows)
+
+    def merge(self, state: fedpe.State, replies: Iterable[Reply[fedpe.Up]], server: Server) -> fedpe.State:  # noqa: ARG002
+        models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)
+        return fedpe.State(model=ModelState(state.model.layout, weighted_mean(models)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.Up]):
+    """Meta-learning over clients with a global classification layer: templates cross as in FedAvg.
+
+    The hyper-parameters are those of `hf_maml`.
+    """
+
+    name: ClassVar[str] = "hf_maml_global"
+
+    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
+    meta: MetaSGD = field(default_factory=MetaSGD)
+    regularisation: float = 0.0
+    weighting: Weighting = "samples"
+    rows: Beginning = "random"
+
+    def __post_init__(self) -> None:
+        _require_finite(self.regularisation)
+
+    def start(self, previous: ServerState | None, server: Server) -> fedavg.State:
+        return fedavg.State(model=previous.model if previous else server.initial, rows={})
+
+    def send(self, state: fedavg.State, client: ClientInfo) -> fedavg.Down:
+        return fedavg.Down(model=state.model, rows=state.rows.get(client.name))
+
+    def local(
+        self, down: fedavg.Down, private: fedavg.Private | None, client: Client
+    ) -> tuple[fedavg.Up, fedavg.Private]:
+        client.backbone.load(down.model)
+        rows = fedavg.own_rows(down, private, self.rows, client)
+        fit = meta_train(self, rows, down.model, client)
+        up = fedavg.Up(
+            model=client.backbone.state(),
+            rows=ClassEmbeddings(rows),
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss, "adapted": fit.adapted}),
+        )
+        return up, fedavg.Private(rows=rows)
+
+    def merge(self, state: fedavg.State, replies: Iterable[Reply[fedavg.Up]], server: Server) -> fedavg.State:  # noqa: ARG002
+        return fedavg.merged(state, replies, self.weighting)
+
+
+def meta_train(options: HFMAML | HFMAMLGlobal, rows: Tensor, beginning: ModelState, client: Client) -> MetaFit:
+    """A client's meta steps on F, from the model loaded and these rows, in place."""
+    module = client.backbone.module
+    drift = EmbeddingRegulariser.of(options.regularisation, client.backbone, beginning)
+
+    def loss(batch: Batch) -> Tensor:
+        features = module(batch.images)
+        return options.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
+
+    return options.meta.fit(client.backbone, [rows], client.train, loss, client.generator)
+
+
+def _require_finite(regularisation: float) -> None:
+    if not 0 <= regularisation < math.inf:
+        raise ValueError("regularisation must be finite and not negative")

@@ -1,0 +1,113 @@
+"""q-FedAvg: clients with a higher loss weigh more (Li, Sanjabi, Beirami and Smith, Algorithm 2), with private rows.
+
+server: send w
+client: F_k <- its loss under w, before any training
+        w_k, a_k <- SGD on the margin loss of its own faces, from w and the class embeddings a_k it kept
+        send w_k, F_k and n_k; a_k stays
+server: Delta_k <- F_k^q L (w - w_k),   h_k <- q F_k^(q-1) |L (w - w_k)|^2 + L F_k^q
+        w <- w - sum_k p_k Delta_k / sum_k p_k h_k,   p_k = n_k / sum n
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from personae.algorithms.fedpe import Down, Private, State, Up
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.backbone import Backbone
+from personae.core.message import ServerState
+from personae.core.payload import Count, ModelState, Scalars
+from personae.core.samples import Samples
+from personae.errors import Diverged
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.images import normalise
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+BEFORE = "before"  # the figure that carries F_k
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFedAvg(Algorithm[State, Down, Private, Up]):
+    """Fair federated averaging: the larger `q`, the more a client with a high loss moves the model.
+
+    `q`: 0 is FedPE; the paper tries 0.001 to 15 and picks by validation. `lipschitz`: L, by default 1 / the learning
+    rate of `training`, as in the paper. `weighting`: p_k by samples, or uniform, which is right where clients are
+    drawn with a chance in proportion to their samples. `rows`: how a_k begins when a client first takes part.
+
+    The server has to believe the losses: a client that claims a high one moves the model more than its share.
+    """
+
+    name: ClassVar[str] = "q_fedavg"
+
+    q: float = 1.0
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    lipschitz: float | None = None
+    weighting: Weighting = "samples"
+    rows: Beginning = "mean"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.q < math.inf:
+            raise ValueError("q must be finite and not negative")
+        if self.lipschitz is not None and not 0 < self.lipschitz < math.inf:
+            raise ValueError("lipschitz must be positive and finite")
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial)
+
+    def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
+        return Down(model=state.model)
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        if private:
+            rows = private.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        before = mean_loss(client.backbone, self.margin, rows, client.train)
+
+        def loss(batch: Batch) -> Tensor:
+            return self.margin.loss(module(batch.images), rows, batch.labels)
+
+        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        figures = Scalars({"loss": fit.loss, BEFORE: before})
+        up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=figures)
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""
+        w, trained = state.model.flat, state.model.layout.trainable_size
+        L = self.lipschitz or 1 / self.training.lr
+
+        def models() -> Iterator[tuple[Tensor, float]]:
+            stay = 0.0
+            for reply in replies:
+                p = weight_of(self.weighting, reply.up.samples.value)
+                F = max(reply.up.training.values.get(BEFORE, 0.0), 0.0) + 1e-10  # q - 1 may be a negative power
+                way = (w - reply.up.model.flat.to(w.device))[:trained]  # statistics of BatchNorm are no weights
+                stay += p * self.q * F ** (self.q - 1) * L**2 * float(way.square().sum())
+                yield reply.up.model.flat, p * L * F**self.q
+            yield w, stay
+
+        try:
+            return State(model=ModelState(state.model.layout, weighted_mean(models())))
+        except ArithmeticError as error:
+            raise Diverged(f"q_fedavg: a loss to the power of q = {self.q} is beyond all bounds; lower q") from error
+
+
+@torch.no_grad()
+def mean_loss(backbone: Backbone, margin: Margin, rows: Tensor, samples: Samples, batch: int = 256) -> float:
+    """The mean loss over all samples, as they are, under the backbone in evaluation mode."""
+    module, total = backbone.module.eval(), 0.0
+    for start in range(0, len(samples), batch):
+        positions = torch.arange(start, min(start + batch, len(samples)))
+        features = module(normalise(samples.images(positions).to(backbone.device)))
+        labels = samples.labels[positions].to(backbone.device)
+        total += len(positions) * float(margin.loss(features, rows, labels))
+    return total / max(1, len(samples))

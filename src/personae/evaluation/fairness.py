@@ -1,0 +1,202 @@
+"""How evenly a model serves clients or groups of people: spread, worst, gaps, and errors at one threshold for all.
+
+A client's metrics are figures that it sent; `spread` sums them up, and `spread_intervals` says how far that would move
+with other clients of the same kind. Of groups whose pairs are at hand, `group_rates` tells the errors at one threshold.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from personae.errors import DataError
+from personae.evaluation.bootstrap import Interval, error_intervals, interval
+from personae.evaluation.comparisons import Identified, Scores
+from personae.evaluation.verification import operating_points
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric over the clients (or groups) that have it; the deviation is the population's, higher is better."""
+
+    mean: float
+    deviation: float
+    worst: float
+    best: float
+    clients: int
+    worst_decile: float
+    """The mean of the worst tenth, of one client at least."""
+
+    @property
+    def gap(self) -> float:
+        """How much better the best is served than the worst."""
+        return self.best - self.worst
+
+
+def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
+    """Each metric over the clients, or over groups of people; sums are exact, so their order does not show."""
+    return {name: _spread(values) for name, values in _by_metric(per_client).items()}
+
+
+@dataclass(frozen=True)
+class Served:
+    """How one metric is spread over clients under the global model and under the model that each of them uses."""
+
+    shared: Spread
+    personal: Spread
+    gains: dict[str, float]
+    """By client, how much higher the metric is under its own model."""
+
+
+def served(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Served]:
+    """By metric, over the clients that have it under both models: figures called `global/...` and `personal/...`."""
+    pairs: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for client, metrics in per_client.items():
+        for name, value in metrics.items():
+            kind, _, metric = name.partition("/")
+            if kind == "global" and f"personal/{metric}" in metrics:
+                pairs[metric][client] = value, metrics[f"personal/{metric}"]
+    return {
+        metric: Served(
+            _spread([before for before, _ in clients.values()]),
+            _spread([after for _, after in clients.values()]),
+            {client: after - before for client, (before, after) in clients.items()},
+        )
+        for metric, clients in pairs.items()
+    }
+
+
+@dataclass(frozen=True)
+class SpreadIntervals:
+    """How far the figures of a `Spread` would move with other clients of the same kind."""
+
+    mean: Interval
+    deviation: Interval
+    worst_decile: Interval
+    gap: Interval
+
+
+def spread_intervals(
+    per_client: Mapping[str, Mapping[str, float]], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> dict[str, SpreadIntervals]:
+    """Percentile intervals over resampled clients, of each metric that two clients or more have.
+
+    The worst and the best of a resample can be no more extreme than those there are, so the interval of the gap reaches
+    downwards alone.
+    """
+    found = {}
+    for name, values in _by_metric(per_client).items():
+        if len(values) < 2:
+            continue
+        random = np.random.default_rng(seed)
+        ordered = np.sort(np.array(values))
+        drawn = np.sort(random.choice(ordered, size=(resamples, len(ordered))), axis=1)
+        worst = drawn[:, : _tenth(len(ordered))].mean(axis=1)
+        figures = drawn.mean(axis=1), drawn.std(axis=1), worst, drawn[:, -1] - drawn[:, 0]
+        found[name] = SpreadIntervals(*(interval(each, level) for each in figures))
+    return found
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """False match and false non-match rate of a group, with intervals over its identities where they are known."""
+
+    fmr: float
+    fnmr: float
+    genuine_pairs: int
+    impostor_pairs: int
+    fmr_interval: Interval | None = None
+    fnmr_interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """The errors of every group at one threshold, at which all groups together have the rate `far` at most."""
+
+    far: float
+    threshold: float
+    groups: dict[str, ErrorRates]
+
+    @property
+    def fmr_gap(self) -> float:
+        return _gap([rates.fmr for rates in self.groups.values()])
+
+    @property
+    def fnmr_gap(self) -> float:
+        return _gap([rates.fnmr for rates in self.groups.values()])
+
+    @property
+    def fmr_ratio(self) -> float:
+        """How many times as often the worst group is matched falsely as the best; infinite where the best never is."""
+        rates = [each.fmr for each in self.groups.values()]
+        return max(rates) / min(rates) if min(rates) else math.inf if max(rates) else 1.0
+
+
+def group_rates(
+    groups: Mapping[str, Scores],
+    far: float,
+    *,
+    threshold: float | None = None,
+    level: float = 0.95,
+    resamples: int = 0,
+    seed: int = 0,
+) -> GroupRates:
+    """Errors of each group at the threshold which the impostors of all groups together give for `far`, or at a given
+    one. Intervals, with `resamples`, leave the threshold where it is: it belongs to the system, not to the group.
+    """
+    if len(groups) < 2:
+        raise DataError(f"{len(groups)} groups: to compare takes two at least")
+    for name, scores in groups.items():
+        if not scores.genuine_pairs or not scores.impostor_pairs:
+            raise DataError(f"group {name}: rates need pairs of one person and pairs of two; add what is missing")
+    if threshold is None:
+        pooled = Scores(*(np.concatenate([getattr(each, kind) for each in groups.values()]) for kind in KINDS))
+        threshold = operating_points(pooled, [far])[far].threshold
+    return GroupRates(
+        far, threshold, {name: _errors(each, threshold, level, resamples, seed) for name, each in groups.items()}
+    )
+
+
+KINDS = ("genuine", "impostor")
+
+
+def _errors(scores: Scores, threshold: float, level: float, resamples: int, seed: int) -> ErrorRates:
+    accepted = [int(np.count_nonzero(getattr(scores, kind) >= np.float32(threshold))) for kind in KINDS]
+    rates = ErrorRates(
+        fmr=accepted[1] / scores.impostor_pairs,
+        fnmr=(scores.genuine_pairs - accepted[0]) / scores.genuine_pairs,
+        genuine_pairs=scores.genuine_pairs,
+        impostor_pairs=scores.impostor_pairs,
+    )
+    if not resamples or not isinstance(scores, Identified):
+        return rates
+    matches, non_matches = error_intervals(scores, threshold, level=level, resamples=resamples, seed=seed)
+    return replace(rates, fmr_interval=matches, fnmr_interval=non_matches)
+
+
+def _by_metric(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for metrics in per_client.values():
+        for name, value in metrics.items():
+            values[name].append(value)
+    return values
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    ordered = sorted(values)
+    worst = statistics.mean(ordered[: _tenth(len(ordered))])
+    return Spread(
+        statistics.mean(ordered), statistics.pstdev(ordered), ordered[0], ordered[-1], len(ordered), worst_decile=worst
+    )
+
+
+def _tenth(count: int) -> int:
+    """Rounded up."""
+    return -(-count // 10)
+
+
+def _gap(values: Sequence[float]) -> float:
+    return max(values) - min(values)

@@ -1,0 +1,110 @@
+"""The page of an evaluation: the figures of a model on each benchmark, with ROC and DET curves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from personae.evaluation.protocols import BenchmarkResult
+from personae.evaluation.suite import Evaluation
+from personae.files import write_text
+from personae.report.figures import figure
+from personae.report.html import document
+from personae.report.markup import Markup, section, table, tag
+from personae.report.plots import GENUINE, IMPOSTOR, Key, Line, det_curves, roc_curves, score_histogram
+from personae.report.table import DEVIATION
+
+
+def write_evaluation(target: Path, model: str, evaluation: Evaluation) -> None:
+    write_text(target, evaluation_page(model, evaluation))
+
+
+def evaluation_page(model: str, evaluation: Evaluation) -> str:
+    results = evaluation.results
+    header = tag("header", tag("p", "Evaluation", class_="kicker"), tag("h1", model))
+    main = tag("main", _figures_table(evaluation), _groups(results), _curves(results), _scores(results))
+    return document(f"{model} – personae", header, main)
+
+
+def figure_text(result: BenchmarkResult, metric: str, *, of: Mapping[str, float] | None = None, group: str = "") -> str:
+    """A metric in percent with its deviation, and its interval where it has one."""
+    metrics = result.metrics if of is None else of
+    if metric not in metrics:
+        return "–"
+    deviation = f" ± {100 * metrics[metric + DEVIATION]:.2f}" if metric + DEVIATION in metrics else ""
+    found = result.intervals.get(f"{group}/{metric}" if group else metric)
+    interval = f" [{100 * found.low:.2f}, {100 * found.high:.2f}]" if found else ""
+    return f"{100 * metrics[metric]:.2f}{deviation}{interval}"
+
+
+def metric_names(metrics: Mapping[str, float]) -> list[str]:
+    """Deviations are shown with their metric."""
+    return [name for name in metrics if not name.endswith(DEVIATION)]
+
+
+def _figures_table(evaluation: Evaluation) -> Markup:
+    results = evaluation.results
+    names = metric_names(dict.fromkeys(evaluation.metrics, 0.0))
+    rows = [[name, *(figure_text(result, name) for result in results.values())] for name in names]
+    rows += [
+        [
+            title,
+            *(
+                "–" if (value := getattr(result, field)) is None else f"{100 * value:.2f}"
+                for result in results.values()
+            ),
+        ]
+        for title, field in (("equal error rate", "eer"), ("area under the curve", "auc"))
+    ]
+    rows += [
+        [title, *(f"{getattr(result, field):,}" for result in results.values())]
+        for title, field in (("pairs of one person", "genuine_pairs"), ("pairs of two persons", "impostor_pairs"))
+    ]
+    caption = (
+        "In percent; ± is the standard deviation over folds or splits, brackets are 95% intervals over identities."
+    )
+    return section("Results", "results", table(["metric", *results], rows, caption))
+
+
+def _groups(results: Mapping[str, BenchmarkResult]) -> Markup:
+    found = []
+    for name, result in results.items():
+        if result.groups:
+            metrics = metric_names(next(iter(result.groups.values())))
+            rows = [
+                [group, *(figure_text(result, metric, of=figures, group=group) for metric in metrics)]
+                for group, figures in result.groups.items()
+            ]
+            caption = f"{name}: each group in percent; fmr and fnmr at the threshold that all groups together give."
+            found.append(table(["group", *metrics], rows, caption))
+    return section("Groups", "groups", *found)
+
+
+def _curves(results: Mapping[str, BenchmarkResult]) -> Markup:
+    keys = {name: Key(name, at, at) for at, name in enumerate(results)}
+    drawn = {keys[name]: result.roc for name, result in results.items() if result.roc is not None}
+    if not drawn:
+        return Markup()
+    roc = [Line(key, curve.far, curve.tar) for key, curve in drawn.items()]
+    det = [Line(key, *zip(*curve.det, strict=True)) for key, curve in drawn.items()]
+    ends = "; ".join(f"{line.key.label}: {line.y[0]:.1%} at {line.x[0]:.1e}" for line in roc)
+    summary = f"True accept rate at the lowest false accept rate: {ends}."
+    legend = list(drawn)
+    return section(
+        "Operating points",
+        "curves",
+        tag(
+            "div",
+            figure("ROC", roc_curves("roc", roc), legend, summary),
+            figure("DET", det_curves("det", det), legend, summary),
+            class_="figures",
+        ),
+    )
+
+
+def _scores(results: Mapping[str, BenchmarkResult]) -> Markup:
+    found = []
+    for number, (name, result) in enumerate(results.items()):
+        if (bins := result.histogram) is not None:
+            svg = score_histogram(f"scores-{number}", bins.edges, bins.genuine, bins.impostor)
+            summary = f"{sum(bins.genuine):,} pairs of one person, {sum(bins.impostor):,} of two."
+            found.append(figure(f"{name}: scores", svg, [GENUINE, IMPOSTOR], summary))
+    return section("Scores", "scores", tag("div", *found, class_="figures") if found else "")

@@ -1,0 +1,106 @@
+"""Embedding regularisation (Eq. 4 of HF-MAML) against its formula, and as a term of the algorithms' losses."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from byhand import LinearPlan, Pair, inputs
+from personae.algorithms import HFMAML, FedAvg, FedPE, HFMAMLGlobal
+from personae.core.backbone import Backbone
+from personae.parts.drift import EmbeddingRegulariser, embedding_drift
+from personae.parts.local_sgd import LocalSGD
+from personae.parts.meta import MetaSGD
+from toys import Rehearsal, stage_of
+
+
+def test_it_is_one_minus_the_cosine_mean_over_the_batch():
+    source = np.random.default_rng(0)
+    current, beginning = source.standard_normal((2, 6, 4))
+    cosines = (current * beginning).sum(1) / np.linalg.norm(current, axis=1) / np.linalg.norm(beginning, axis=1)
+    found = embedding_drift(torch.from_numpy(current), torch.from_numpy(beginning))
+    assert found.item() == pytest.approx(np.mean(1 - cosines), rel=1e-12)
+
+
+def test_its_gradient_is_exact():
+    source = torch.Generator().manual_seed(0)
+    current, beginning = torch.randn(2, 5, 4, generator=source, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: embedding_drift(x, beginning), current.requires_grad_())
+
+
+def test_half_precision_is_compared_in_float32():
+    features = torch.randn(4, 8).bfloat16()
+    assert embedding_drift(features, features).dtype == torch.float32
+
+
+def images() -> torch.Tensor:
+    return torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+def test_it_is_zero_before_the_first_step_and_grows_with_the_weights(backbone: Backbone):
+    """In training mode, too, where BatchNorm normalises by the batch."""
+    beginning = backbone.state()
+    term = EmbeddingRegulariser.of(2.0, backbone, beginning)
+    backbone.module.train()
+    assert term(images(), backbone.module(images())).item() == pytest.approx(0, abs=1e-6)
+    backbone.weights.add_(0.05 * torch.randn(backbone.weights.shape, generator=torch.Generator().manual_seed(2)))
+    features = backbone.module(images())
+    found = term(images(), features)
+    again = Backbone(backbone.module, 8)
+    again.load(beginning)
+    again.module.train()
+    expected = 2 * (1 - torch.nn.functional.cosine_similarity(features, again.module(images()))).mean()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert found.item() > 0.01
+
+
+def test_the_beginning_is_not_written_to_and_gets_no_gradient(backbone: Backbone):
+    """Nor do its passes enter the running statistics of the model in training."""
+    beginning = backbone.state()
+    was = beginning.flat.clone()
+    term = EmbeddingRegulariser.of(1.0, backbone, beginning)
+    backbone.module.train()
+    features = backbone.module(images())
+    statistics = backbone.flat.clone()
+    term(images(), features).backward()
+    assert torch.equal(beginning.flat, was)
+    assert torch.equal(backbone.flat, statistics)
+    assert not term.beginning.requires_grad
+
+
+def test_a_strength_of_zero_costs_nothing(backbone: Backbone):
+    term = EmbeddingRegulariser.of(0.0, backbone, backbone.state())
+    assert term(images(), torch.ones(1)) == 0.0
+    assert term.beginning is None
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedPE(training=LocalSGD(lr=0.02, momentum=0.0, iterations=10)),
+        FedAvg(training=LocalSGD(lr=0.02, momentum=0.0, iterations=10)),
+        HFMAML(meta=MetaSGD(lr=0.02, iterations=10)),
+        HFMAMLGlobal(meta=MetaSGD(lr=0.02, iterations=10)),
+    ],
+)
+def test_every_algorithm_that_has_it_is_held_back_by_it(tmp_path: Path, algorithm):
+    """The embeddings of clients that are held more strongly stay nearer to those they began with."""
+    x = torch.cat([torch.from_numpy(inputs(Pair().of(name).train)) for name in Pair().clients]).float()
+    drifts = []
+    for strength in (0.0, 3.0, 10.0):
+        stage = stage_of(replace(algorithm, regularisation=strength), rounds=1)
+        run = Rehearsal(tmp_path / str(strength), (stage,), holdings=Pair(), network=LinearPlan(), benchmarks=())
+        start = run.federation.backbone()
+        run.run()
+        before, after = (start.layout.views(flat)["1.weight"] for flat in (start.flat, run.final()))
+        drifts.append(float(embedding_drift(x @ after.T, x @ before.T)))
+    assert drifts[2] < drifts[1] < drifts[0]
+    assert drifts[2] < 0.8 * drifts[0]
+
+
+@pytest.mark.parametrize("kind", [FedPE, FedAvg])
+def test_a_strength_that_makes_no_sense_is_refused(kind):
+    with pytest.raises(ValueError, match="regularisation must be finite and not negative"):
+        kind(regularisation=-0.1)

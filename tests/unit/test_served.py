@@ -1,0 +1,123 @@
+"""Quantities over clients, and the picture of two methods client by client, from runs written by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from personae.errors import DataError
+from personae.experiment.config import parse_experiment
+from personae.reproduce.quantities import Outcome
+from personae.reproduce.reproduce import variants_of
+from personae.reproduce.served import client_by_client, gain_of_third, over_clients, tuned_clients
+from personae.reproduce.systems import SYSTEMS
+
+RAW = {
+    "name": "x",
+    "data": {"private": {"identities": 10}},
+    "partition": {"clients": 2},
+    "stages": [{"name": "tune", "algorithm": {"name": "tune"}}],
+}
+NEW = ["g", "h"]
+
+
+def outcome(folder: Path, before: dict[str, float], after: dict[str, float]) -> Outcome:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    clients = {name: {"global/t": before[name], "personal/t": after[name]} for name in before}
+    event = {"event": "personal", "stage": "tune", "round": 1, "clients": clients, "new": NEW}
+    (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    return Outcome(parse_experiment(RAW, "here"), folder)
+
+
+BEFORE = dict(zip("abcdefgh", (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.3, 0.9), strict=True))
+ONE = dict(zip("abcdefgh", (0.3, 0.5, 0.6, 0.6, 0.7, 0.9, 0.4, 0.5), strict=True))
+OTHER = dict(zip("abcdefgh", (0.6, 0.55, 0.6, 0.66, 0.7, 0.9, 0.5, 0.6), strict=True))
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> dict[str, Outcome]:
+    return {"one": outcome(tmp_path / "one", BEFORE, ONE), "other": outcome(tmp_path / "other", BEFORE, OTHER)}
+
+
+def test_figures_over_trained_and_over_new_clients(outcomes: dict[str, Outcome]):
+    trained = np.array([ONE[name] for name in "abcdef"])
+    assert over_clients("x", "one", "t", tuned=True).read(outcomes) == pytest.approx(100 * trained.mean())
+    assert over_clients("x", "one", "t", tuned=True, of="deviation").read(outcomes) == pytest.approx(
+        100 * trained.std()
+    )
+    assert over_clients("x", "one", "t", tuned=True, of="worst_decile").read(outcomes) == pytest.approx(30)
+    assert over_clients("x", "one", "t", tuned=False, new=True).read(outcomes) == pytest.approx(60)
+    assert over_clients("x", "one", "t", tuned=True, new=True).read(outcomes) == pytest.approx(45)
+    with pytest.raises(DataError, match="no new client has the metric y"):
+        over_clients("x", "one", "y", tuned=True, new=True).read(outcomes)
+
+
+def test_the_gain_of_the_weakest_and_of_the_strongest_third(outcomes: dict[str, Outcome]):
+    """Of eight clients a third is two."""
+    weakest = gain_of_third("x", "one", "other", "t", weakest=True, chosen_by="before")
+    assert weakest.read(outcomes) == pytest.approx(100 * ((0.6 / 0.3 - 1) + (0.5 / 0.4 - 1)) / 2)  # a and g
+    strongest = gain_of_third("x", "one", "other", "t", weakest=False, chosen_by="before")
+    assert strongest.read(outcomes) == pytest.approx(0)  # f and e
+    both = gain_of_third("x", "one", "other", "t", weakest=True, chosen_by="both")
+    assert both.read(outcomes) == pytest.approx(100 * ((0.5 / 0.4 - 1) + (0.6 / 0.3 - 1)) / 2)  # g, a at 0.45
+    assert weakest.variants == ("one", "other")
+
+
+def test_chosen_by_one_noisy_measurement_the_weakest_seem_to_gain_and_by_both_they_do_not(tmp_path: Path):
+    """Two measurements of the same clients, noise alone between them."""
+    random = np.random.default_rng(0)
+    gaps: dict[str, list[float]] = {"before": [], "both": []}
+    for turn in range(40):
+        truth = random.uniform(0.6, 0.7, 30)
+        first, second = (
+            {f"c{at}": float(value) for at, value in enumerate(truth + random.normal(0, 0.05, 30))} for _ in range(2)
+        )
+        runs = {
+            "one": outcome(tmp_path / f"{turn}-one", first, first),
+            "other": outcome(tmp_path / f"{turn}-other", second, second),
+        }
+        for chosen_by, found in gaps.items():
+            weak, strong = (
+                gain_of_third("x", "one", "other", "t", weakest=weakest, chosen_by=chosen_by).read(runs)
+                for weakest in (True, False)
+            )
+            found.append(weak - strong)
+    assert np.mean(gaps["before"]) > 5
+    assert abs(np.mean(gaps["both"])) < 2
+
+
+def test_figure_3_is_drawn(outcomes: dict[str, Outcome], tmp_path: Path):
+    draw = client_by_client("one", "FedAvg", "other", "HF-MAML", "t")
+    (picture,) = draw({0: outcomes, 1: outcomes}, tmp_path)
+    with Image.open(picture) as drawn:
+        assert drawn.size[0] > 500
+    assert tuned_clients(outcomes["one"], "t") == ONE
+
+
+@pytest.mark.parametrize("scale", ["small", "large"])
+def test_every_claim_of_hf_maml_finds_its_variants_and_each_method_has_its_tuning(scale):
+    system = SYSTEMS["hf_maml"]
+    variants = variants_of(system, scale)
+    assert [claim.id for claim in system.claims] == [f"HM-{number}" for number in range(1, 8)]
+    assert {name for claim in system.claims for name in claim.variants} <= set(variants)
+    for name, experiment in variants.items():
+        train, tune = experiment.recipe
+        assert tune.algorithm.name == "tune"
+        assert train.after == ""
+        assert experiment.partition.new_clients == 5
+        assert experiment.partition.by.startswith(name.partition("-")[0])
+        assert experiment.evaluation.personalized is not None
+
+
+@pytest.mark.parametrize("scale", ["small", "large"])
+def test_fedavg_sees_as_many_images_as_hf_maml_and_in_the_papers_budget_17_times_as_many(scale):
+    variants = variants_of(SYSTEMS["hf_maml"], scale)
+    meta = variants["attributes-hf"].recipe[0].algorithm.meta
+    for name in ("fedavg", "fedavg-regularised", "fedavg-global", "q-fedavg"):
+        sgd = variants[f"attributes-{name}"].recipe[0].algorithm.training
+        assert sgd.iterations * sgd.batch_size == 3 * meta.iterations * meta.batch_size
+    paper = variants["attributes-fedavg-paper"].recipe[0].algorithm.training
+    assert paper.iterations * paper.batch_size == pytest.approx(17 * 3 * meta.iterations * meta.batch_size, rel=0.03)

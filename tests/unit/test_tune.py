@@ -1,0 +1,152 @@
+"""Tuning: what each client does with the global model before it is judged."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from personae.algorithms import HFMAML, FedGC, FedPE, Tune
+from personae.core.algorithm import Client, ClientInfo
+from personae.core.embedder import embed
+from personae.core.message import Broadcast
+from personae.core.rng import generator
+from personae.parts.embedding import class_features
+from personae.parts.heads import OwnRows
+from personae.parts.images import Augmentation
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+from personae.runtime.host import ClientHost
+from personae.runtime.store import PrivateStore
+from personae.runtime.transport import Request
+from toys import Crowd, Rehearsal, quickly, stage_of
+
+SGD = LocalSGD(lr=0.05, batch_size=4, iterations=3, augmentation=Augmentation(flip=False, shift=0, colour=0.0))
+ROUNDS = {"rounds": 1}
+
+
+def recipe(before=None, **options):
+    stages = [stage_of(quickly(before or FedPE()), name="federate", **ROUNDS)]
+    return (*stages, stage_of(Tune(training=SGD), name="tune", **{**ROUNDS, **options}))
+
+
+def personal(run: Rehearsal, stage: str = "tune") -> dict[str, dict[str, float]]:
+    events = [event for event in run.notebook.books["metrics"] if event["event"] == "personal"]
+    return [event for event in events if event["stage"] == stage][-1]["clients"]
+
+
+def test_the_global_model_stays_and_every_client_new_ones_too_is_judged_before_and_after(tmp_path: Path):
+    run = Rehearsal(tmp_path, recipe(), holdings=Crowd(newcomers=frozenset({"zoe"}))).run()
+    assert torch.equal(run.final("tune"), run.final("federate"))
+    figures = personal(run)
+    assert list(figures) == ["ann", "bob", "eve", "zoe"]
+    assert all(set(each) == {"global/rank1", "personal/rank1"} for each in figures.values())
+    before = personal(run, "federate")
+    assert all(figures[name]["global/rank1"] == before[name]["global/rank1"] for name in figures)
+
+
+def test_nothing_but_figures_leaves_and_nothing_is_kept(tmp_path: Path):
+    run = Rehearsal(tmp_path, recipe()).run()
+    sent = {entry["payload"] for entry in run.notebook.books["ledger"] if entry["stage"] == "tune"}
+    assert sent == {"ModelState", "Scalars"}
+    up = [e for e in run.notebook.books["ledger"] if e["stage"] == "tune" and e["direction"] == "up"]
+    assert {entry["payload"] for entry in up} == {"Scalars"}
+    assert not [path for path in run.files() if "/tune/" in path and path.startswith("private")]
+
+
+def client_of(run: Rehearsal, name: str, recalled: OwnRows | None) -> Client:
+    holding, backbone = run.holdings.of(name), run.federation.backbone()
+    return Client(
+        info=None,
+        train=holding.train,
+        val=holding.val,
+        test=holding.test,
+        public=None,
+        backbone=backbone,
+        generator=generator(1, name),
+        round=1,
+        rounds=1,
+        recall=lambda kind: recalled if kind is OwnRows else None,
+        embedder=run.federation.embedder,
+    )
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+def test_it_is_a_few_steps_of_sgd_from_the_rows_kept_or_from_class_means(tmp_path: Path, recalled: bool):
+    run = Rehearsal(tmp_path, recipe())
+    rows = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+    client = client_of(run, "ann", OwnRows(rows=rows) if recalled else None)
+    model = client.backbone.state()
+    tune = Tune(training=SGD, margin=Margin(kind="cosface", scale=8.0, margin=0.1))
+    was = rows.clone()
+    found = embed(tune.personal(Broadcast(model=model), None, client), client.test)
+
+    again = client_of(run, "ann", None)
+    module, ours = again.backbone.load(model), rows.clone()
+    if not recalled:
+        ours = class_features(again.backbone, again.train)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        return tune.margin.loss(module(batch.images), ours, batch.labels)
+
+    SGD.fit(again.backbone, [ours], again.train, loss, again.generator)
+    assert torch.equal(found, embed(again.embedder(again.backbone), again.test))
+    assert torch.equal(rows, was)
+    again.backbone.load(model)
+    assert not torch.allclose(found, embed(again.embedder(again.backbone), again.test), atol=1e-3)
+
+
+@pytest.mark.parametrize("before", [FedPE(), FedGC(regulariser="none"), HFMAML()])
+def test_the_rows_of_any_earlier_algorithm_are_recalled_and_newcomers_have_none(tmp_path: Path, before):
+    run = Rehearsal(tmp_path, recipe(before), holdings=Crowd(newcomers=frozenset({"zoe"})))
+    seen: dict[str, OwnRows | None] = {}
+    tune = run.recipe[-1].algorithm
+
+    class Asking(Tune):
+        def personal(self, down, private, client):
+            seen[client.info.name] = client.recall(OwnRows)
+            return super().personal(down, private, client)
+
+    asking = Asking(**vars(tune))
+    run.recipe = (run.recipe[0], replace(run.recipe[-1], algorithm=asking))
+    run.run()
+    assert seen["zoe"] is None
+    for name in ("ann", "bob", "eve"):
+        layout = run.federation.backbone().layout
+        kept = PrivateStore.of(tmp_path / "private", name).load("federate", before.types.private, layout)
+        assert torch.equal(seen[name].rows, kept.rows)
+
+
+def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
+    stages = (
+        stage_of(quickly(FedPE()), name="older", **ROUNDS),
+        stage_of(quickly(FedGC()), name="newer", **ROUNDS),
+        stage_of(Tune(training=SGD), name="tune", **ROUNDS),
+    )
+    run = Rehearsal(tmp_path, stages).run()
+    host = ClientHost(run.federation)
+    request = Request("assess", "tune", 1, ClientInfo("bob", 1), Broadcast(model=run.federation.backbone().state()))
+    client = host._client(request, run.recipe[-1])
+    store, layout = PrivateStore.of(tmp_path / "private", "bob"), host.backbone.layout
+    kept = store.load("newer", FedGC.types.private, layout)
+    assert torch.equal(client.recall(OwnRows).rows, kept.rows)
+    assert type(client.recall(OwnRows)) is FedGC.types.private
+    older = store.load("older", FedPE.types.private, layout)
+    assert torch.equal(client.recall(FedPE.types.private).rows, older.rows)
+    assert client.recall(HFMAML.types.private) is not None  # HF-MAML keeps what FedPE keeps
+
+
+def test_another_round_tunes_with_other_batches(tmp_path: Path):
+    seen = []
+
+    class Noting(Tune):
+        def personal(self, down, private, client):
+            embedder = super().personal(down, private, client)
+            seen.append(client.backbone.flat.clone())
+            return embedder
+
+    stages = (stage_of(Noting(training=SGD), name="tune", rounds=2, evaluate_every=1),)
+    Rehearsal(tmp_path, stages).run()
+    first, second = seen[4:8], seen[8:12]  # after the evaluation before the first round
+    assert len(seen) == 12
+    assert not any(torch.equal(one, other) for one, other in zip(first, second, strict=True))
