@@ -97,8 +97,10 @@ def test_one_call_gives_a_table(tmp_path):
 
 
 def test_two_protocols_of_one_name():
-    with pytest.raises(ConfigError, match="two protocols are called 'all'"):
-        evaluate(Flat(), [*benchmarks(pictures())[:1]] * 2)
+    embedder = Flat()
+    with pytest.raises(ConfigError, match="2 protocols are called 'all'"):
+        evaluate(embedder, [*benchmarks(pictures())[:1]] * 2)
+    assert not embedder.calls
 
 
 def test_vectors_are_computed_once_for_a_model_and_images(tmp_path):
