@@ -15,7 +15,7 @@ from torch import Tensor
 
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
-from personae.evaluation.crossing import Floats, Integers
+from personae.evaluation.exact import Floats, Integers
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.verification import false_accepts, right_at_thresholds
 
