@@ -17,10 +17,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from personae.evaluation.exact import plain_float32
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
+from personae.core.exact import plain_float32
 from personae.evaluation.comparisons import Crossed
 from personae.evaluation.crossing import COLUMNS, ROWS
 from personae.evaluation.curves import sweep

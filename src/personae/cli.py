@@ -185,7 +185,7 @@ def evaluate(
         height=loaded.height, width=loaded.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
     )
     named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
-    protocols = (open_protocol(name, path, setting) for name, path in named)
+    protocols = [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
     cache = default_cache() / "embeddings" if use_cache else None
     found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
     if report:

@@ -381,7 +381,7 @@ def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Pa
     faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
     ended = personae("evaluate", model, "--on", f"x={faces}", "--on", f"x={faces}", "--resamples", "0")
     assert ended.code == 2
-    assert "two protocols are called 'x'" in ended.err
+    assert "2 protocols are called 'x'" in ended.err
     no_gpu = personae("evaluate", model, "--on", f"x={faces}", "--device", "tpu")
     assert "there are cpu and cuda" in one_line(no_gpu)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from personae.core import exact
 from personae.core.exact import plain_float32, screening_error, unit_on_grid
 from personae.errors import Diverged
-from personae.evaluation import comparisons, crossing, ranking, screening
+from personae.evaluation import crossing, ranking, screening
 from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, from_within, listed
 from personae.evaluation.curves import sweep
 from personae.evaluation.pairs import Pairs
@@ -75,7 +75,7 @@ def test_a_list_of_pairs(monkeypatch):
     vectors, labels = faces(60)
     left, right = torch.tensor([0, 1, 2, 3, 4, 5, 9]), torch.tensor([7, 8, 2, 9, 40, 50, 3])
     same = labels[left] == labels[right]
-    monkeypatch.setattr(comparisons, "LISTED", 3)
+    monkeypatch.setattr(exact, "PAIRS_AT_ONCE", 3)
     found = listed(vectors, Pairs(left, right, same))
     expected = one_by_one(vectors, labels, vectors, labels, zip(left.tolist(), right.tolist(), strict=True))
     assert np.array_equal(found.genuine, expected.genuine)

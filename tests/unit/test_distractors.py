@@ -84,9 +84,9 @@ def test_strangers_that_float32_cannot_tell_apart(monkeypatch):
 def test_only_few_scores_are_computed_exactly(monkeypatch):
     probes, labels, others = crowd(strangers=20_000, size=64)
     rescored = []
-    original = distractors._rescored
+    original = distractors.pair_scores
     monkeypatch.setattr(distractors, "BLOCK", 1000)
-    monkeypatch.setattr(distractors, "_rescored", lambda *args: (rescored.append(len(args[2])), original(*args))[1])
+    monkeypatch.setattr(distractors, "pair_scores", lambda *args: (rescored.append(len(args[1])), original(*args))[1])
     among_distractors(probes, labels, others, fprs=(1e-4,), ranks=(1, 5))
     assert len(rescored) == 19  # after the first block, nothing is computed in full
     assert sum(rescored) < 0.01 * len(probes) * len(others)

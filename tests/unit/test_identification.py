@@ -116,3 +116,10 @@ def test_rates_by_rank_need_somebody_who_is_there():
     found = search(plane(0), torch.tensor([0]), plane(0), torch.tensor([1]))
     with pytest.raises(DataError, match="there are none"):
         rank_rates(found, (1,))
+
+
+def test_an_identity_that_ties_is_before_us():
+    gallery, names = torch.eye(3), torch.tensor([0, 1, 2])
+    found = search(gallery, names, torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.9, 0.0]]), torch.tensor([0, 1]))
+    assert found.rank.tolist() == [2, 2]
+    assert rank_rates(found, (1, 2)) == {1: 0.0, 2: 1.0}

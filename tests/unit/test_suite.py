@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import personae
+from personae import cli
 from personae.core.backbone import Backbone
 from personae.data import open_faces
 from personae.errors import ConfigError, DataError
@@ -97,8 +99,10 @@ def test_one_call_gives_a_table(tmp_path):
 
 
 def test_two_protocols_of_one_name():
-    with pytest.raises(ConfigError, match="two protocols are called 'all'"):
-        evaluate(Flat(), [*benchmarks(pictures())[:1]] * 2)
+    embedder = Flat()
+    with pytest.raises(ConfigError, match="2 protocols are called 'all'"):
+        evaluate(embedder, [*benchmarks(pictures())[:1]] * 2)
+    assert not embedder.calls
 
 
 def test_vectors_are_computed_once_for_a_model_and_images(tmp_path):
@@ -338,6 +342,31 @@ def test_a_model_in_onnx_embeds_as_in_torch(tmp_path, mirror, batch):
     of_pixels = load_model(tmp_path / "model.onnx", mirror=False, raw=True)
     assert torch.allclose(of_pixels.embedder(images), F.normalize(raw), atol=1e-5)
     assert of_pixels.embedder.fingerprint != loaded.embedder.fingerprint
+
+
+def test_a_model_in_onnx_on_the_command_line(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="ONNX models are an extra")
+    monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
+    onnx_model(tmp_path / "model.onnx")
+    for number in range(12):
+        path = tmp_path / "faces" / f"p{number % 4}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((32, 32), 40 + number).convert("RGB").save(path)
+    arguments = [
+        "evaluate",
+        str(tmp_path / "model.onnx"),
+        "--on",
+        f"x={tmp_path / 'faces'}",
+        "--json",
+        "--resamples",
+        "0",
+    ]
+    ended = CliRunner().invoke(cli.app, arguments)
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.stdout)["x"]
+    model = load_model(tmp_path / "model.onnx")
+    protocol = open_protocol("x", tmp_path / "faces", Setting(height=32, width=32))
+    assert found["metrics"] == evaluate(model.embedder, [protocol]).results["x"].metrics
 
 
 def test_onnx_files_that_cannot_be_used(tmp_path):

@@ -9,6 +9,8 @@ rounded once to float32.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,10 @@ GRID = 2.0**26
 TINY = 1e-12
 BLOCK_SCORES = 2**22
 ROUNDED_ROWS = 512  # at a time, so that they stay in the cache
+PAIRS_AT_ONCE, PAIRS_AT_ONCE_ON_GPU = 64, 2**17
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 
 
 def unit(embeddings: Tensor) -> Tensor:
@@ -36,6 +42,19 @@ def unit_on_grid(embeddings: Tensor) -> Tensor:
         part = slice(start, start + ROUNDED_ROWS)
         rows[part] = unit(embeddings[part]).mul_(GRID).round_().div_(GRID)
     return rows
+
+
+def pair_scores(left: Tensor, rows: Integers, right: Tensor, columns: Integers) -> Floats:
+    """The scores of some pairs of rows on the grid, a few at a time, so that they stay in the cache of a CPU."""
+    device = left.device
+    scores = np.empty(len(rows), dtype=np.float32)
+    at_once = PAIRS_AT_ONCE if device.type == "cpu" else PAIRS_AT_ONCE_ON_GPU
+    for start in range(0, len(rows), at_once):
+        part = slice(start, start + at_once)
+        first, second = (torch.from_numpy(side[part]).to(device, torch.int64) for side in (rows, columns))
+        products = left.index_select(0, first).mul_(right.index_select(0, second))
+        scores[part] = products.sum(dim=1).float().cpu().numpy()
+    return scores
 
 
 def blocks(rows: int, columns: int) -> Iterator[slice]:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from personae.core.exact import Floats, Integers
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
-from personae.evaluation.crossing import Floats, Integers
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.verification import false_accepts, right_at_thresholds
 

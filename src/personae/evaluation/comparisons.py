@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from personae.core.exact import unit_on_grid
+from personae.core.exact import Floats, Integers, pair_scores, unit_on_grid
 from personae.errors import DataError
-from personae.evaluation.crossing import Crossing, Floats, Integers
+from personae.evaluation.crossing import Crossing
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.ranking import Ranked, Span, spans
 from personae.evaluation.screening import impostors_at
-
-LISTED = 256  # pairs at a time, so that they stay in the cache
 
 
 class Comparisons(Protocol):
@@ -140,11 +138,7 @@ def held(embeddings: Tensor, labels: Tensor) -> Identified:
 
 def _scored(embeddings: Tensor, pairs: Pairs) -> Floats:
     vectors = unit_on_grid(embeddings)
-    scores = np.empty(len(pairs.same), dtype=np.float32)
-    for start in range(0, len(scores), LISTED):
-        part = slice(start, start + LISTED)
-        scores[part] = (vectors[pairs.left[part]] * vectors[pairs.right[part]]).sum(dim=1).float().cpu().numpy()
-    return scores
+    return pair_scores(vectors, pairs.left.numpy(), vectors, pairs.right.numpy())
 
 
 def check_both_kinds(comparisons: Comparisons) -> None:

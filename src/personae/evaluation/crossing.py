@@ -6,17 +6,12 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from personae.core.exact import unit_on_grid
+from personae.core.exact import Floats, Integers, pair_scores, unit_on_grid
 
 ROWS, COLUMNS = 256, 4096  # of a tile: large enough for a fast product, small enough to stay in the cache
-RESCORED = 256  # pairs at a time
-
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -79,15 +74,11 @@ class Crossing:
         rows, columns = self._float32
         return (rows[tile.rows] @ columns[tile.columns].T).flatten()
 
-    def rescored(self, tile: Tile, places: npt.NDArray[np.int32]) -> Floats:
+    def rescored(self, tile: Tile, places: Integers) -> Floats:
         """The scores at some places of the flattened tile."""
-        tall, wide = self.rows[tile.rows], self.columns[tile.columns]
-        scores = np.empty(len(places), dtype=np.float32)
-        for start in range(0, len(places), RESCORED):
-            part = slice(start, start + RESCORED)
-            rows, columns = np.divmod(places[part], len(wide))
-            scores[part] = (tall[rows] * wide[columns]).sum(dim=1).float().cpu().numpy()
-        return scores
+        wide = self.columns[tile.columns]
+        rows, columns = np.divmod(places, len(wide))
+        return pair_scores(self.rows[tile.rows], rows, wide, columns)
 
     def exact_scores(self, genuine: bool) -> Iterator[tuple[Tile, Integers | None, Floats]]:
         """The scores of one kind tile by tile, and their places in the tile (None where they fill it)."""

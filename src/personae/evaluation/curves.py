@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from personae.core.exact import Floats
 from personae.evaluation.comparisons import Comparisons, check_both_kinds
-from personae.evaluation.crossing import Floats
 from personae.evaluation.ranking import Span
 
 CHUNK = 2**20  # genuine scores looked up at a time

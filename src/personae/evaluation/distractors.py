@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from personae.core.exact import plain_float32, screening_error, unit_on_grid
+from personae.core.exact import Floats, Integers, pair_scores, plain_float32, screening_error, unit_on_grid
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, all_pairs
-from personae.evaluation.crossing import Floats, Integers
 from personae.evaluation.verification import false_accepts
 from personae.progress import Progress, silent
 
@@ -111,7 +110,7 @@ class _Highest:
             self._update(best.cpu().numpy(), exact.flatten().cpu().numpy())
             return
         which, columns = (side.cpu().numpy() for side in torch.nonzero(near, as_tuple=True))
-        scores = _rescored(rows, block, which, columns)
+        scores = pair_scores(rows, which, block, columns)
         self._update(_by_row(which, scores, self.of_probe.shape), scores)
 
     def _update(self, best: Floats, scores: Floats) -> None:
@@ -129,14 +128,6 @@ class _Highest:
             scores = np.partition(scores, len(scores) - self.most)[len(scores) - self.most :]
             self._lowest = float(scores[0])
         self._held, self._count = [scores], len(scores)
-
-
-def _rescored(rows: Tensor, block: Tensor, which: Integers, columns: Integers, at_once: int = 4096) -> Floats:
-    scores = np.empty(len(which), dtype=np.float32)
-    for start in range(0, len(which), at_once):
-        part = slice(start, start + at_once)
-        scores[part] = (rows[which[part]] * block[columns[part]]).sum(dim=1).float().cpu().numpy()
-    return scores
 
 
 def _by_row(which: Integers, scores: Floats, shape: tuple[int, int]) -> Floats:

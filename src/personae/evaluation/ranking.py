@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from personae.evaluation.crossing import Crossing, Floats, Integers
+from personae.core.exact import Floats, Integers
+from personae.evaluation.crossing import Crossing
 
 CAPACITY = 2**26  # scores held at a time, 256 MB
 BINS = 2**16

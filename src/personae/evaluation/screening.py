@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from personae.core.exact import plain_float32, screening_error
-from personae.evaluation.crossing import Crossing, Floats, Integers, Tile
+from personae.core.exact import Floats, Integers, plain_float32, screening_error
+from personae.evaluation.crossing import Crossing, Tile
 
 SAMPLE = 512  # rows and columns
 CANDIDATES = 2**23  # pairs that all searches together may collect
@@ -124,7 +124,7 @@ class _Search:
             exactly = products.astype(np.float64)
             inside -= int(np.count_nonzero(exactly > top))
             undecided = places[(exactly >= bottom) & (exactly <= top)]
-            scores.append(crossing.rescored(tile, undecided))
+            scores.append(crossing.rescored(tile, undecided.astype(np.int64)))
         return _highest(np.concatenate(scores), inside)
 
     def next(self) -> "_Search":

@@ -1,5 +1,6 @@
 """One call for a model and a list of protocols: its vectors are computed once, its figures come as a table."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,12 @@ def evaluate(
 
     Vectors are kept in the folder `cache`, by the fingerprints of model and images.
     """
+    protocols = list(protocols)
+    for name, times in Counter(protocol.name for protocol in protocols).items():
+        if times > 1:
+            raise ConfigError(f"{times} protocols are called {name!r}: give each a name of its own")
     results: dict[str, BenchmarkResult] = {}
     for protocol in protocols:
-        if protocol.name in results:
-            raise ConfigError(f"two protocols are called {protocol.name!r}: give each a name of its own")
         vectors = [
             embeddings(embedder, part, cache=cache, progress=progress, name=protocol.name) for part in protocol.parts
         ]
