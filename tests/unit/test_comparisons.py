@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from personae.core.precision import plain_float32
 from personae.errors import Diverged
 from personae.evaluation import comparisons, crossing, exact, ranking, screening
 from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, from_within, listed
 from personae.evaluation.curves import sweep
-from personae.evaluation.exact import plain_float32, screening_error, unit_on_grid
+from personae.evaluation.exact import screening_error, unit_on_grid
 from personae.evaluation.pairs import Pairs
 from personae.evaluation.verification import operating_points
 

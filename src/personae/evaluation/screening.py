@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from personae.core.precision import plain_float32
 from personae.evaluation.crossing import Crossing, Floats, Integers, Tile
-from personae.evaluation.exact import plain_float32, screening_error
+from personae.evaluation.exact import screening_error
 
 SAMPLE = 768  # rows and columns
 CANDIDATES = 2**23  # pairs that all searches together may collect
