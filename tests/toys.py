@@ -163,6 +163,7 @@ class Rehearsal:
     holdings: Crowd = field(default_factory=Crowd)
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
+    source: str | None = None
     experiment: str = "toys"
     network: NetworkPlan = field(default_factory=TinyPlan)
     benchmarks: Sequence[Benchmark] = (ToyBenchmark(),)
@@ -178,6 +179,7 @@ class Rehearsal:
             holdings=self.holdings,
             private=self.folder / "private",
             judge=judge,
+            source=self.source,
         )
 
     @property
@@ -192,7 +194,7 @@ class Rehearsal:
             journal=self.notebook,
             scratch=self.folder / "scratch",
             public=random_faces(1, 4, 4),
-            pooled=random_faces(2, 4, 4),
+            pooled=lambda names: random_faces(len(names), 4, 4),
             benchmarks=self.benchmarks,
             firewall=self.firewall,
             notify=self.notices.append,

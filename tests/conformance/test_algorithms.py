@@ -28,7 +28,8 @@ federated = pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.i
 
 
 def rehearse(folder: Path, name: str, rounds: int = 2) -> Rehearsal:
-    return Rehearsal(folder, (stage_of(quickly(ALGORITHMS[name]()), rounds=rounds, evaluate_every=1),))
+    stage = stage_of(quickly(ALGORITHMS[name]()), rounds=rounds, evaluate_every=1)
+    return Rehearsal(folder, (stage,), source=NAMES[0])
 
 
 def content(record: Record) -> bytes:
@@ -264,7 +265,7 @@ def test_a_client_that_is_lost_is_tolerated(tmp_path: Path, name: str):
 def one_and_two_workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Rehearsal]:
     """All algorithms one after the other, in one process and in two."""
     recipe = tuple(stage_of(quickly(kind()), evaluate_every=1) for kind in ALGORITHMS.values())
-    one, two = (Rehearsal(tmp_path_factory.mktemp(name), recipe) for name in ("one", "two"))
+    one, two = (Rehearsal(tmp_path_factory.mktemp(name), recipe, source=NAMES[0]) for name in ("one", "two"))
     transport = WorkerProcesses(two.federation, 2)
     try:
         two.run(transport)

@@ -59,7 +59,7 @@ class Materials:
                 seed=self.experiment.seed,
             )
             found.append(Benchmark("heldout", samples, options.fars, pairs))
-        return [*found, Benchmark("private", self.clients.pooled(Split.TEST, newcomers=True), options.fars)]
+        return [*found, Benchmark("private", self.clients.pooled(Split.TEST), options.fars)]
 
     def digest(self) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""

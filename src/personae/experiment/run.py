@@ -47,6 +47,7 @@ def run_experiment(
             private=out / "private",
             judge=partial(evaluate_client, fars=experiment.evaluation.client_fars),
             mirror=experiment.evaluation.mirror,
+            source=materials.partition.source,
         )
         layout = federation.backbone().layout
         pools = any(stage.algorithm.pools_faces for stage in recipe)
@@ -60,7 +61,7 @@ def run_experiment(
                 scratch=out / "scratch",
                 initial=_initial(experiment, layout),
                 public=None if materials.public is None else materials.public.samples(),
-                pooled=materials.clients.pooled(Split.TRAIN) if pools else None,
+                pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
                 firewall=experiment.firewall,
                 device=device,

@@ -69,6 +69,7 @@ class Federation:
     private: Path  # where clients keep what never leaves them
     judge: Judge  # figures of an embedder on a client's own training and test faces
     mirror: bool = True  # embed an image together with its mirror image
+    source: str | None = None  # where there are domains: the client of the source; all others are targets
 
     def backbone(self, device: torch.device | str = "cpu") -> Backbone:
         """A network initialised from the seed alone."""

@@ -7,7 +7,8 @@ could have kept from being the nearest is measured exactly. Of equally near rows
 """
 
 import math
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ BLOCK = 1024
 MEASURED = 2**13  # pairs measured at once
 
 
-class Neighbours(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Neighbours:
     index: Tensor  # int64 [N]: the nearest other row
     distance: Tensor  # float64 [N]: how far it is
 
@@ -114,7 +116,7 @@ def squared_distances(points: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """float64: exact for points on the grid."""
     found = [
         (points[left].double() - points[right].double()).square_().sum(1)
-        for left, right in zip(rows.split(MEASURED), columns.split(MEASURED), strict=True)
+        for left, right in zip(rows.split(MEASURED), columns.split(MEASURED), strict=True)  # type: ignore[no-untyped-call]
     ]
     return torch.cat(found)
 
