@@ -13,10 +13,12 @@ import typer
 
 from personae import screen
 from personae.console import messages, meter, notify
+from personae.core.backbone import Backbone
 from personae.data import PartitionPlan, open_faces, synthetic_faces
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.experiment.assess import evaluate_on, load_model
+from personae.experiment.clusters import cluster_faces, clustering_of
 from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
@@ -37,6 +39,18 @@ app = typer.Typer(
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that play clients; one a core.")]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Model = Annotated[Path, typer.Argument(help="A run, or a weights file (.safetensors, .pth).")]
+StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
+BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
+EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
+ImageSize = Annotated[int, typer.Option(help="With --backbone: the size of its images.")]
+
+
+class Clusterer(StrEnum):
+    c_finch = "c-finch"
+    finch = "finch"
+    k_means = "k-means"
+    dbscan = "dbscan"
 
 
 class By(StrEnum):
@@ -88,27 +102,59 @@ def run(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run, or a weights file (.safetensors, .pth).")],
+    model: Model,
     on: Annotated[
         list[str],
         typer.Option("--on", metavar="[NAME=]PATH", help="Faces: a folder, a zip, a list, or a .bin of pairs."),
     ],
-    stage: Annotated[str | None, typer.Option(help="Of a run: which stage's model.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
-    embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,
-    size: Annotated[int, typer.Option(help="With --backbone: the size of its images.")] = 112,
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model on faces: 10-fold accuracy, true accept rates, rank-1."""
-    given = Network(name=backbone, embedding=embedding, height=size, width=size) if backbone else None
-    network, trained = load_model(model, stage, given)
+    network, trained = _open(model, stage, backbone, embedding, size)
     rates = tuple(far or (1e-1, 1e-2, 1e-3))
     results = {}
     for item in on:
         name, _, path = item.rpartition("=")
         results[name or Path(path).stem] = evaluate_on(trained, network, Path(path), rates, progress=meter)
     screen.benchmarks(results, as_json)
+
+
+@app.command()
+def cluster(
+    model: Model,
+    on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
+    out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
+    method: Annotated[Clusterer, typer.Option(help="How.")] = Clusterer.c_finch,
+    distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
+    metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
+    level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
+    radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
+    neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
+    min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
+    seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
+    skip_unreadable: Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")] = False,
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    as_json: AsJson = False,
+) -> None:
+    """Divide faces by identity, without labels; write who is with whom, and a picture of the clusters."""
+    options = {"distance": distance, "metric": metric, "level": level, "clusters": clusters}
+    options |= {"radius": radius, "neighbours": neighbours}
+    way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
+    network, trained = _open(model, stage, backbone, embedding, size)
+    found = cluster_faces(
+        trained, network, on, way, min_images, seed=seed, skip_unreadable=skip_unreadable, progress=meter
+    )
+    found.write(out)
+    screen.clusters(found, out, as_json)
 
 
 @app.command()
@@ -229,6 +275,11 @@ def _execute(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
     screen.models(out, page, as_json)
+
+
+def _open(model: Path, stage: str | None, backbone: str | None, embedding: int, size: int) -> tuple[Network, Backbone]:
+    given = Network(name=backbone, embedding=embedding, height=size, width=size) if backbone else None
+    return load_model(model, stage, given)
 
 
 def _workers(asked: int | None, device: str) -> int:

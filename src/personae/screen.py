@@ -14,6 +14,7 @@ from personae.console import output
 from personae.data.holdings import Holding
 from personae.doctor import Finding
 from personae.evaluation.protocols import BenchmarkResult
+from personae.experiment.clusters import LABELS, SHEET, Clusters
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.report.table import comparison, print_table
@@ -38,6 +39,18 @@ def benchmarks(results: Mapping[str, BenchmarkResult], as_json: bool) -> None:
     for name, result in results.items():
         table.add_row(name, *(f"{100 * result.metrics[key]:.2f}" if key in result.metrics else "–" for key in metrics))
     output.print(table)
+
+
+def clusters(found: Clusters, out: Path, as_json: bool) -> None:
+    """What was found among faces, and where it is written."""
+    if as_json:
+        _print_json({**found.summary, "out": str(out)})
+        return
+    table = Table("images", "clusters", "largest", "in no cluster", *(found.judgement or ()))
+    figures = [f"{100 * value:.2f}" for value in (found.judgement or {}).values()]
+    table.add_row(*map(str, (found.images, found.clusters, found.largest, found.dropped)), *figures)
+    output.print(table)
+    _line(f"labels: {out / LABELS}, picture: {out / SHEET}")
 
 
 def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:

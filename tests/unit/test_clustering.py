@@ -185,7 +185,7 @@ def test_links_to_first_neighbours_are_all_that_the_definition_links(bound: floa
 
 # ------------------------------------------------------------------------------------------------------------ methods
 
-EVERY = [CFinch(distance=0.6), Finch(), KMeans(clusters=30), DBSCAN(radius=0.6, neighbours=2)]
+EVERY = [CFinch(distance=0.6), Finch(level=0), KMeans(clusters=30), DBSCAN(radius=0.6, neighbours=2)]
 
 
 @pytest.mark.parametrize("method", EVERY, ids=lambda method: method.method)
@@ -205,12 +205,28 @@ def test_methods_go_by_their_names():
 
 def test_the_level_counts_from_either_end_and_stops_there():
     rows = F.normalize(people(noise=0.9).double(), dim=1)
-    levels = finch(rows)
+    levels = finch(rows, "cosine")
     assert len(levels) >= 2
     for level, expected in ((0, 0), (1, 1), (-1, -1), (99, -1), (-99, 0)):
         assert torch.equal(Finch(level=level)(rows, source()), levels[expected])
-    bounded = finch(rows, bound=0.9)
-    assert torch.equal(CFinch(distance=0.9)(rows, source()), bounded[-1])
+    bounded = finch(rows, bound=0.7, centroids="unit")
+    assert len(bounded) >= 2
+    assert torch.equal(CFinch(distance=0.7)(rows, source()), bounded[-1])
+    assert torch.equal(CFinch(distance=0.7, level=0)(rows, source()), bounded[0])
+
+
+def test_euclidean_and_cosine_are_one_bound_in_two_units_where_centroids_have_length_one():
+    rows = people(noise=0.9)
+    one, other = CFinch(distance=0.7), CFinch(distance=0.245, metric="cosine")
+    assert torch.equal(one(rows, source()), other(rows, source()))
+
+
+def test_means_as_they_are_shrink_and_everybody_becomes_one():
+    """The reason for the default: with 20 noisy images each, the means of different people come near each other."""
+    rows, truth = people(20, 20, 64, noise=0.9), torch.arange(20).repeat_interleave(20)
+    unit, mean = (agreement(CFinch(distance=1.1, centroids=kind)(rows, source()), truth) for kind in ("unit", "mean"))
+    assert unit.f_score > 0.95
+    assert mean.f_score < 0.5
 
 
 def test_k_means_takes_as_many_clusters_as_told_or_as_the_size_suggests():

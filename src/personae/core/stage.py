@@ -16,7 +16,7 @@ class Stage:
     name: str
     algorithm: AnyAlgorithm
     rounds: int
-    after: str | None = None  # the stage it continues from; by default the one before it
+    after: str | None = None  # the stage it continues from; by default the one before it; empty: from the beginning
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
     participation: float = 1.0  # share of these clients asked in a round
     quorum: float = 0.5  # share of the asked that must return an acceptable update
@@ -57,8 +57,8 @@ def predecessors(recipe: Recipe) -> dict[str, str | None]:
     for position, stage in enumerate(recipe):
         if stage.name in found:
             raise ConfigError(f"two stages are called {stage.name}; give each a name of its own")
-        if stage.after is not None and stage.after not in found:
+        if stage.after and stage.after not in found:
             raise ConfigError(f"stage {stage.name}: after = {stage.after!r} is no earlier stage")
         before = recipe[position - 1].name if position else None
-        found[stage.name] = stage.after or before
+        found[stage.name] = before if stage.after is None else stage.after or None
     return found

@@ -22,12 +22,16 @@ def open_faces(
     cache: Path | None = None,
     progress: Progress = silent,
     skip_unreadable: bool = False,
+    unlabelled: bool = False,
 ) -> FaceSet:
-    """The faces at `path` (a folder per identity, a zip with labels, a text list), at one size."""
+    """The faces at `path` (a folder per identity, a zip with labels, a text list), at one size.
+
+    `unlabelled`: a folder of images is fine, too; all count as one identity.
+    """
     if height < 1 or width < 1:
         raise ConfigError(f"images of {width} x {height} pixels were asked for; give a positive height and width")
     path = Path(path).expanduser().absolute()
-    listing = read_listing(path)
+    listing = read_listing(path, unlabelled)
     recipe = Recipe(
         name=path.stem,
         source=str(path),

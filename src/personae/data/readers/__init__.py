@@ -16,11 +16,11 @@ _ACCEPTED = (
 )
 
 
-def read_listing(path: Path) -> Listing:
+def read_listing(path: Path, unlabelled: bool = False) -> Listing:
     """What the faces at `path` declare, in whichever of the accepted layouts."""
     try:
         if path.is_dir():
-            return read_folders(path)
+            return read_folders(path, unlabelled)
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
         if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):

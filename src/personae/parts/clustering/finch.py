@@ -6,32 +6,44 @@ not, is one cluster at the next level, represented by the mean of its images, un
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from personae.parts.clustering.neighbours import Metric, Neighbours, Search, first_neighbours
 
+Centroids = Literal["unit", "mean"]
+
 
 def finch(
-    features: Tensor, metric: Metric = "euclidean", *, bound: float = math.inf, search: Search = "exact"
+    features: Tensor,
+    metric: Metric = "euclidean",
+    *,
+    bound: float = math.inf,
+    centroids: Centroids = "mean",
+    search: Search = "exact",
 ) -> list[Tensor]:
     """The labels of all levels [N], from the finest on; clusters are numbered in the order of their first image.
 
-    Without a bound the last level would always be a single cluster: it is left out, unless it is the only one. Where a
-    bound lets nothing be linked at all, the one level has every image by itself.
+    `centroids`: the means of the images as they are, as in FINCH, or scaled to length one. Without a bound the last
+    level would always be a single cluster: it is left out, unless it is the only one. Where a bound lets nothing be
+    linked at all, the one level has every image by itself.
     """
     labels = torch.arange(len(features))
-    centroids, levels = features, list[Tensor]()
-    while len(centroids) > 1:
-        merged = linked(first_neighbours(centroids, metric, search=search), bound)
+    points, levels = features, list[Tensor]()
+    while len(points) > 1:
+        merged = linked(first_neighbours(points, metric, search=search), bound)
         clusters = int(merged.max()) + 1
-        if clusters == len(centroids) or (levels and clusters == 1 and math.isinf(bound)):
+        if clusters == len(points) or (levels and clusters == 1 and math.isinf(bound)):
             break
         labels = merged[labels]
         levels.append(labels)
-        centroids = means(features, labels, clusters)
+        points = means(features, labels, clusters)
+        if centroids == "unit":
+            points = F.normalize(points, dim=1)
     return levels or [labels]
 
 
@@ -52,7 +64,7 @@ def linked(neighbours: Neighbours, bound: float = math.inf) -> Tensor:
 
 
 def means(features: Tensor, labels: Tensor, clusters: int) -> Tensor:
-    """float64 [clusters, D]: the mean of each cluster's images, not scaled to length one, as in the authors' code."""
+    """float64 [clusters, D]: the mean of each cluster's images."""
     # On the CPU, where sums have an order.
     total = torch.zeros(clusters, features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double().cpu())
     return (total / torch.bincount(labels, minlength=clusters)[:, None]).to(features.device)

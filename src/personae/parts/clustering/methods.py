@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.parts.clustering.finch import by_first_member, finch
+from personae.parts.clustering.finch import Centroids, by_first_member, finch
 from personae.parts.clustering.neighbours import Metric, Search
 
 NOBODY = -1  # the label of an image that belongs to no cluster
@@ -34,16 +34,20 @@ class Clustering:
 class CFinch(Clustering):
     """FINCH in which only first neighbours nearer than a bound are linked, at every level.
 
-    `distance`: d, the bound; the paper has 1.2 and 0.9. `metric`: the paper does not say; its values fit the Euclidean
-    distance of features of length one, where means of several are shorter; cosine compares their directions alone, and
-    takes d as 1 - cos. `level`: which partition is used, which the paper does not say either: counted from the finest,
-    0, or backwards from the coarsest, -1, where the bound lets nothing more be linked. Beyond the last, it is the last.
-    `search`: exact first neighbours, or approximate ones by faiss for more than some 200,000 images.
+    `distance`: d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model. `metric`: what d is a distance
+    of, which the paper does not say; its values fit the Euclidean distance of features of length one. Cosine takes it
+    as 1 - cos. `centroids`: whether a cluster is represented by the mean of its images scaled to length one, or by the
+    mean as it is, as in FINCH. The mean of many images is short, and short ones are near to each other whoever is on
+    them, so that under a bound on the Euclidean distance nearly everybody ends up in one cluster. `level`: which
+    partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the coarsest,
+    -1, where the bound lets nothing more be linked. Beyond the last, it is the last. `search`: exact first neighbours,
+    or approximate ones by faiss for more than some 200,000 images.
     """
 
     method: Literal["c-finch"] = "c-finch"
-    distance: float = 1.0
+    distance: float = 0.9
     metric: Metric = "euclidean"
+    centroids: Centroids = "unit"
     level: int = -1
     search: Search = "exact"
 
@@ -52,20 +56,27 @@ class CFinch(Clustering):
             raise ValueError("distance must be positive and finite")
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        return _at(finch(features, self.metric, bound=self.distance, search=self.search), self.level)
+        levels = finch(features, self.metric, bound=self.distance, centroids=self.centroids, search=self.search)
+        return levels[max(min(self.level, len(levels) - 1), -len(levels))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finch(Clustering):
-    """FINCH as it is, without a bound. Options as of C-FINCH; the coarsest level has a handful of clusters."""
+    """FINCH as it is, without a bound. Options as of C-FINCH.
+
+    Nothing tells which level is the right one: the finest cuts a person with many images into several clusters, the
+    coarsest has a handful of clusters.
+    """
 
     method: Literal["finch"] = "finch"
-    metric: Metric = "euclidean"
-    level: int = 0
+    metric: Metric = "cosine"
+    centroids: Centroids = "mean"
+    level: int = 1
     search: Search = "exact"
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        return _at(finch(features, self.metric, search=self.search), self.level)
+        levels = finch(features, self.metric, centroids=self.centroids, search=self.search)
+        return levels[max(min(self.level, len(levels) - 1), -len(levels))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +132,6 @@ def large_enough(labels: Tensor, images: int) -> Tensor:
     kept = (sizes >= images) & (found != NOBODY)
     numbers = torch.where(kept, kept.cumsum(0) - 1, NOBODY)
     return numbers[which]
-
-
-def _at(levels: list[Tensor], level: int) -> Tensor:
-    return levels[min(level, len(levels) - 1) if level >= 0 else max(level, -len(levels))]
 
 
 def _alone(peer: Any, features: Tensor) -> Tensor:
