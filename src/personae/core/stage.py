@@ -16,7 +16,7 @@ class Stage:
     name: str
     algorithm: AnyAlgorithm
     rounds: int
-    after: str | None = None  # the stage it continues from; by default the one before it; empty: from the beginning
+    after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
     participation: float = 1.0  # share of these clients asked in a round
     quorum: float = 0.5  # share of the asked that must return an acceptable update

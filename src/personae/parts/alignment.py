@@ -35,6 +35,10 @@ class Mixture:
     def classes(self) -> int:
         return self.source.classes
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return self.source.identities
+
     def __len__(self) -> int:
         return 2 * self.side
 

@@ -47,6 +47,10 @@ class PseudoLabelled:
     def classes(self) -> int:
         return int(self.found.max()) + 1
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return tuple(f"cluster {number}" for number in range(self.classes))
+
     def __len__(self) -> int:
         return len(self.positions)
 
