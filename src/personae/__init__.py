@@ -1,6 +1,6 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import ALGORITHMS, Central, FedFace, FedGC, FedPE, Pretrain
+from personae.algorithms import ALGORITHMS, DAN, DANN, Central, Cluster, FedFace, FedGC, FedPE, Pretrain, Unsupervised
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -14,6 +14,7 @@ from personae.evaluation.protocols import Benchmark
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
+from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
@@ -27,17 +28,22 @@ from personae.runtime.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
+    "DAN",
+    "DANN",
+    "DBSCAN",
     "Algorithm",
     "Aliases",
     "Augmentation",
     "Backbone",
     "Benchmark",
     "Broadcast",
+    "CFinch",
     "Central",
     "ClassEmbeddings",
     "Client",
     "ClientHost",
     "ClientInfo",
+    "Cluster",
     "ConfigError",
     "Count",
     "DataError",
@@ -50,8 +56,10 @@ __all__ = [
     "FedGC",
     "FedPE",
     "Federation",
+    "Finch",
     "Firewall",
     "Interrupted",
+    "KMeans",
     "LocalSGD",
     "LocalState",
     "Margin",
@@ -74,6 +82,7 @@ __all__ = [
     "ServerState",
     "Stage",
     "Transport",
+    "Unsupervised",
     "embed",
     "load_experiment",
     "load_weights",

@@ -397,7 +397,7 @@ def test_cluster_judges_itself_where_identities_are_known(
         ("dbscan", ("--radius", "0.2")),
     ):
         by = json.loads(personae("cluster", *untrained, *options, "--method", method, *option, "--json").out)
-        assert by["clustering"]["method"] == method
+        assert by["clustering"]["name"] == method
         assert by["images"] == 16
     dropped = json.loads(
         personae("cluster", *untrained, *options, "--distance", "0.2", "--min-images", "5", "--json").out

@@ -188,7 +188,7 @@ def test_links_to_first_neighbours_are_all_that_the_definition_links(bound: floa
 EVERY = [CFinch(distance=0.6), Finch(level=0), KMeans(clusters=30), DBSCAN(radius=0.6, neighbours=2)]
 
 
-@pytest.mark.parametrize("method", EVERY, ids=lambda method: method.method)
+@pytest.mark.parametrize("method", EVERY, ids=lambda method: method.name)
 def test_every_method_finds_people_who_are_easy_to_tell_apart(method):
     labels = method(7 * people(noise=0.15), source())  # the length of a feature does not matter
     found = agreement(labels, torch.arange(30).repeat_interleave(8))
@@ -199,7 +199,7 @@ def test_every_method_finds_people_who_are_easy_to_tell_apart(method):
 
 
 def test_methods_go_by_their_names():
-    assert {name: kind().method for name, kind in METHODS.items()} == {name: name for name in METHODS}
+    assert {name: kind().name for name, kind in METHODS.items()} == {name: name for name in METHODS}
     assert list(METHODS) == ["c-finch", "finch", "k-means", "dbscan"]
 
 

@@ -142,11 +142,13 @@ def test_targets_find_labels_and_the_source_keeps_its_own(tmp_path: Path):
         labels, train = kept(run, name, "cluster", Pseudo).labels, Crowd().of(name).train
         assert len(labels) == len(train)
         found[name] = agreement(labels, train.labels)
-    for figure in ("f_score", "precision", "recall", "nmi", "clusters", "clustered"):
-        assert means[figure] == pytest.approx(np.mean([getattr(each, figure) for each in found.values()]))
+    for figure in ("f_score", "precision", "recall", "nmi", "clustered"):
+        expected = np.mean([getattr(each, figure) for each in found.values()])
+        assert means[f"pseudo-labels/{figure}"] == pytest.approx(expected)
+    assert means["clusters"] == pytest.approx(np.mean([each.clusters for each in found.values()]))
     assert means["people"] == pytest.approx(np.mean([3, 4, 5]))
     quiet = Rehearsal(tmp_path / "quiet", (stage_of(Cluster(clustering=LOOSE), rounds=1),), source="ann").run()
-    assert set(quiet.notebook.rounds()[0]["scalars"]) == {"clusters", "clustered"}
+    assert set(quiet.notebook.rounds()[0]["scalars"]) == {"clusters", "pseudo-labels/clustered"}
 
 
 def test_the_federated_stage_goes_on_with_the_labels_of_the_cluster_stage(tmp_path: Path):
@@ -225,7 +227,7 @@ EXPERIMENT = {
         {
             "name": "cluster",
             "clients": "targets",
-            "algorithm": {"name": "cluster", "clustering": {"method": "finch", "level": 0}},
+            "algorithm": {"name": "cluster", "clustering": {"name": "finch", "level": 0}},
         },
         {"name": "scratch", "clients": "targets", "after": "", "algorithm": {"name": "central"}},
     ],
@@ -273,14 +275,14 @@ def cluster_stage(clustering: dict) -> dict:
     ("clustering", "complaint"),
     [
         (
-            {"method": "c-finch", "distanc": 1},
+            {"name": "c-finch", "distanc": 1},
             "clustering.c-finch.distanc: there is no such key; did you mean distance",
         ),
-        ({"method": "finch", "distance": 1}, "clustering.finch.distance: there is no such key"),
-        ({"method": "kmeans"}, "does not match any of the expected tags: 'c-finch', 'finch', 'k-means', 'dbscan'"),
-        ({"distance": 1}, "clustering: Unable to extract tag using discriminator 'method'"),
-        ({"method": "c-finch", "distance": -1}, "distance must be positive"),
-        ({"method": "dbscan", "radius": "far"}, "clustering.dbscan.radius"),
+        ({"name": "finch", "distance": 1}, "clustering.finch.distance: there is no such key"),
+        ({"name": "kmeans"}, "does not match any of the expected tags: 'c-finch', 'finch', 'k-means', 'dbscan'"),
+        ({"distance": 1}, "clustering: Unable to extract tag using discriminator 'name'"),
+        ({"name": "c-finch", "distance": -1}, "distance must be positive"),
+        ({"name": "dbscan", "radius": "far"}, "clustering.dbscan.radius"),
     ],
 )
 def test_a_wrong_clustering_is_one_clear_line(clustering: dict, complaint: str):

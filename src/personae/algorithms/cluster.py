@@ -51,7 +51,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
 
     name: ClassVar[str] = "cluster"
 
-    clustering: Annotated[Method, Field(discriminator="method")] = field(default_factory=CFinch)
+    clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
     judged: bool = False
 
@@ -72,10 +72,16 @@ class Cluster(Algorithm[State, Down, Private, Up]):
         embedder = client.embedder(client.backbone)
         labels = pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
         found = agreement(labels, client.train.labels)
-        figures = {"clusters": found.clusters, "clustered": found.clustered}
+        figures = {"clusters": found.clusters, "pseudo-labels/clustered": found.clustered}
         if self.judged:
-            figures |= {"f_score": found.f_score, "precision": found.precision, "recall": found.recall}
-            figures |= {"nmi": found.nmi, "people": client.train.classes}
+            judgement = {
+                "f_score": found.f_score,
+                "precision": found.precision,
+                "recall": found.recall,
+                "nmi": found.nmi,
+            }
+            figures |= {f"pseudo-labels/{name}": value for name, value in judgement.items()}
+            figures["people"] = client.train.classes
         return Up(figures=Scalars(figures)), Private(labels=labels)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002

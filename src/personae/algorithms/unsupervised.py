@@ -74,7 +74,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     constrained: Literal["source", "all"] = "source"
     rows: Beginning = "mean"
     recluster_every: int = 0
-    clustering: Annotated[Method, Field(discriminator="method")] = field(default_factory=CFinch)
+    clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
 
     def __post_init__(self) -> None:

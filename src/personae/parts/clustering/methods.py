@@ -44,7 +44,7 @@ class CFinch(Clustering):
     or approximate ones by faiss for more than some 200,000 images.
     """
 
-    method: Literal["c-finch"] = "c-finch"
+    name: Literal["c-finch"] = "c-finch"
     distance: float = 0.9
     metric: Metric = "euclidean"
     centroids: Centroids = "unit"
@@ -68,7 +68,7 @@ class Finch(Clustering):
     coarsest has a handful of clusters.
     """
 
-    method: Literal["finch"] = "finch"
+    name: Literal["finch"] = "finch"
     metric: Metric = "cosine"
     centroids: Centroids = "mean"
     level: int = 1
@@ -86,7 +86,7 @@ class KMeans(Clustering):
     `clusters`: how many. Without it, one for every `images_each` images, as clients differ in size.
     """
 
-    method: Literal["k-means"] = "k-means"
+    name: Literal["k-means"] = "k-means"
     clusters: int | None = None
     images_each: float = 10.0
     iterations: int = 100
@@ -108,7 +108,7 @@ class KMeans(Clustering):
 class DBSCAN(Clustering):
     """DBSCAN. `radius`: eps, a Euclidean distance. `neighbours`: how many images, itself included, make one dense."""
 
-    method: Literal["dbscan"] = "dbscan"
+    name: Literal["dbscan"] = "dbscan"
     radius: float = 0.9
     neighbours: int = 3
 
@@ -123,7 +123,7 @@ class DBSCAN(Clustering):
 
 
 Method = CFinch | Finch | KMeans | DBSCAN
-METHODS: dict[str, type[Method]] = {kind.method: kind for kind in (CFinch, Finch, KMeans, DBSCAN)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (CFinch, Finch, KMeans, DBSCAN)}
 
 
 def large_enough(labels: Tensor, images: int) -> Tensor:

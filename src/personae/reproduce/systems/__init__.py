@@ -3,5 +3,6 @@
 from personae.reproduce.claims import System
 from personae.reproduce.systems.fedface import FEDFACE
 from personae.reproduce.systems.fedgc import FEDGC
+from personae.reproduce.systems.unsupervised import UNSUPERVISED
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE)}
+SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, UNSUPERVISED)}
