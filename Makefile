@@ -26,6 +26,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/corrections.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/personalized.py
+	$(BIN)/python benchmarks/clustering.py
 
 docs: $(VENV)/.installed
 	$(BIN)/personae disclose --markdown > docs/disclosure.md

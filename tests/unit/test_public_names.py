@@ -3,11 +3,12 @@
 import personae
 
 NAMES = """
-ALGORITHMS Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Central ClassEmbeddings Client ClientHost
-ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Experiment FaceSet FedFace FedGC
-FedPE Federation Finch Firewall Interrupted KMeans LocalSGD LocalState Margin Message ModelState Network Nothing Partition PartitionPlan PersonaeError
-Pretrain PrivateStore PublicEmbeddings QuorumLost Recipe Reply Samples Scalars Server ServerState Stage Transport
-Unsupervised embed load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
+ALGORITHMS Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Central ClassEmbeddings Client
+ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Experiment FaceSet
+FedFace FedGC FedPE Federation Finch Firewall Interrupted KMeans LocalSGD LocalState Margin Message ModelState Network
+Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QuorumLost Recipe Reply Samples
+Scalars Server ServerState Stage Transport Unsupervised embed load_experiment load_weights local_transport open_faces
+run_experiment synthetic_faces
 """
 
 

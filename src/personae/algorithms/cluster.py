@@ -16,7 +16,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
-from personae.parts.clustering import CFinch, Method, agreement
+from personae.parts.clustering import NOBODY, CFinch, Method, agreement
 from personae.parts.pseudo import pseudo_labels
 
 
@@ -71,9 +71,12 @@ class Cluster(Algorithm[State, Down, Private, Up]):
         client.backbone.load(down.model)
         embedder = client.embedder(client.backbone)
         labels = pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
-        found = agreement(labels, client.train.labels)
-        figures = {"clusters": found.clusters, "pseudo-labels/clustered": found.clustered}
+        figures = {
+            "clusters": float(labels.max() + 1),
+            "pseudo-labels/clustered": float((labels != NOBODY).double().mean()),
+        }
         if self.judged:
+            found = agreement(labels, client.train.labels)
             judgement = {
                 "f_score": found.f_score,
                 "precision": found.precision,
