@@ -2,18 +2,22 @@
 
 import json
 import multiprocessing
-import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from PIL import Image
 
 from killing import results
+from personae import cli
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
 from personae.experiment.run import conduct
+from personae.reproduce import confusion
 from personae.reproduce.claims import Above, Claim, Near, Rising, System
 from personae.reproduce.quantities import Outcome, average, figure
 from personae.reproduce.reproduce import Reproduction, choose_claims, find_system, reproduce, variants_of
@@ -131,8 +135,10 @@ def test_what_it_writes(done: Path):
 
 
 def test_workers_change_nothing(done: Path, system: System, faces_cache: Path, tmp_path: Path):
-    go(system, tmp_path / "out", faces_cache, workers=2)
-    assert (tmp_path / "out" / "claims.json").read_bytes() == (done / "claims.json").read_bytes()
+    go(system, tmp_path / "out", faces_cache, workers=2, seeds=1, claims=("T-1",))
+    for name in ("pretrained", "fedgc"):
+        one, two = (results(out / "runs" / "seed-0" / name) for out in (done, tmp_path / "out"))
+        assert one == two
 
 
 def test_resuming_runs_nothing_twice_and_adds_what_is_new(done: Path, system: System, faces_cache: Path):
@@ -150,29 +156,126 @@ def test_resuming_runs_nothing_twice_and_adds_what_is_new(done: Path, system: Sy
     assert (done / "claims.json").read_bytes() == claims
 
 
-def _go(recipes: Path, out: Path, cache: Path, workers: int, resume: bool) -> None:
+def _go(recipes: Path, out: Path, cache: Path, resume: bool) -> None:
     torch.set_num_threads(1)
-    go(made_up(recipes), out, cache, workers=workers, resume=resume)
+    go(made_up(recipes), out, cache, workers=2, resume=resume)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_it_can_be_killed_and_resumed(done: Path, system: System, faces_cache: Path, tmp_path: Path, workers: int):
-    """SIGKILL to the main process alone, again and again at other places: those it started must not linger."""
+@pytest.mark.slow
+def test_killed_and_resumed_with_workers_it_gives_the_very_same(
+    done: Path, system: System, faces_cache: Path, tmp_path: Path
+):
+    """SIGKILL to the main process alone, at two places: those that it started must not linger in the runs."""
     context, out = multiprocessing.get_context("forkserver"), tmp_path / "out"
-    for patience in (4, 9, 15):
-        arguments = (system.recipes, out, faces_cache, workers, (out / "reproduce.json").is_file())
+    context.set_forkserver_preload(["personae.reproduce.reproduce"])
+    for files in (5, 25):
+        arguments = (system.recipes, out, faces_cache, (out / "reproduce.json").is_file())
         process = context.Process(target=_go, args=arguments)
         process.start()
-        deadline = time.monotonic() + 60
-        while process.is_alive() and time.monotonic() < deadline:
-            if len(list((out / "runs").rglob("*.safetensors"))) >= patience:
-                break
-            time.sleep(0.01)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while len(list((out / "runs").rglob("*.safetensors"))) < files:
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
         process.join()
-    go(system, out, faces_cache, workers=workers, resume=True)
+    assert not (out / "claims.json").exists()
+    go(system, out, faces_cache, workers=2, resume=True)
     assert (out / "claims.json").read_bytes() == (done / "claims.json").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ confused people
+
+
+def outcomes_of(done: Path, system: System, cache: Path) -> dict[str, Outcome]:
+    experiments = variants_of(system, "small")
+    return {name: Outcome(experiments[name], done / "runs" / "seed-0" / name, cache) for name in ("fedgc", "fedpe")}
+
+
+def test_confused_people_by_hand(done: Path, system: System, faces_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(confusion, "PAIRS", 3)
+    outcomes = outcomes_of(done, system, faces_cache)
+    before, after = confusion.crowd_of(outcomes["fedpe"]), confusion.crowd_of(outcomes["fedgc"])
+    assert len(before.rows) == len(before.owners) == 8
+    assert len(before.vectors) == len(before.people) == round(0.6 * 48)
+    cosines = {
+        (a, b): float(F.cosine_similarity(before.rows[a], before.rows[b], dim=0))
+        for a in range(8)
+        for b in range(a + 1, 8)
+        if before.owners[a] != before.owners[b]
+    }
+    worst = sorted(cosines, key=lambda pair: -cosines[pair])[:3]
+    expected = []
+    for crowd in (before, after):
+        faces = {person: crowd.vectors[crowd.people == person] for pair in worst for person in pair}
+        means = [torch.stack([one @ other for one in faces[a] for other in faces[b]]).mean() for a, b in worst]
+        expected.append(float(sum(means)) / 3)
+    found = [confusion.confused_pairs("", "fedpe", name).read(outcomes) for name in ("fedpe", "fedgc")]
+    assert found == pytest.approx(expected, abs=1e-5)
+    own = confusion.most_similar_pairs("", "fedpe").read(outcomes)
+    centres = F.normalize(torch.stack([before.vectors[before.people == person].mean(0) for person in range(8)]))
+    similar = sorted(((float(centres[a] @ centres[b]), a, b) for a, b in cosines), reverse=True)[:3]
+    assert own == pytest.approx(sum(float(before.similarity((a, b)).mean()) for _, a, b in similar) / 3, abs=1e-5)
+
+
+def test_the_picture_of_confused_people_is_drawn(done: Path, system: System, faces_cache: Path, tmp_path: Path):
+    draw = confusion.before_and_after("fedpe", "FedPE", "fedgc", "FedGC")
+    (path,) = draw({0: outcomes_of(done, system, faces_cache)}, tmp_path)
+    with Image.open(path) as picture:
+        assert picture.size == (1300, 1040)
+
+
+# ---------------------------------------------------------------------------------------------------- the command line
+
+
+def command(*arguments: object) -> int | str | None:
+    sys.argv = ["personae", *map(str, arguments)]
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+@pytest.fixture
+def at_hand(monkeypatch: pytest.MonkeyPatch, system: System, faces_cache: Path) -> None:
+    monkeypatch.setitem(SYSTEMS, "tiny", system)
+    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(done: Path, capsys: pytest.CaptureFixture[str]):
+    options = ("--claims", "T-1, T-2", "--seeds", 2, "--out", done, "--resume", "--workers", 1)
+    assert command("reproduce", "tiny", *options) == 0
+    printed = capsys.readouterr()
+    for expected in ("T-1 FedGC > start", "a rise from start to FedPE", "within noise", str(done / "claims.md")):
+        assert expected in printed.out
+    assert "fedgc sends class embeddings" in printed.err
+    assert command("reproduce", "tiny", *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((done / "claims.json").read_text())
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("fedgd",), "there is no system 'fedgd'; did you mean fedgc?"),
+        (("tiny", "--claims", "T-1,T-7"), "tiny has no claim 'T-7'; did you mean T-3?"),
+        (("tiny", "--resume"), "there is nothing to resume here"),
+        (("tiny", "--scale", "large"), "large.toml: there is no such file"),
+        (("tiny", "--device", "tpu"), "--device tpu: there are cpu and cuda"),
+    ],
+)
+def test_a_wrong_command_ends_with_one_line(
+    arguments: tuple[str, ...], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert command("reproduce", *arguments, "--out", tmp_path / "out") == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
+    assert not (tmp_path / "out").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes

@@ -46,7 +46,7 @@ class Crowd:
         """The pairs of people at different clients whose `points` have the largest cosines, the largest first."""
         cosines = F.normalize(points) @ F.normalize(points).T
         apart = (self.owners[:, None] != self.owners).triu(1)
-        found = cosines.masked_fill(~apart, -2).flatten().topk(count).indices
+        found = cosines.masked_fill(~apart, -2).flatten().topk(min(count, int(apart.sum()))).indices
         return [(int(place) // len(points), int(place) % len(points)) for place in found]
 
     @property
