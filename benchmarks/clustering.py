@@ -11,6 +11,8 @@ where that is not installed; its partition is the one with the best F-score, whi
 The floor is the product of all features with all features, in the same blocks, values thrown away. It is interleaved
 with the search in one process. The search needs every pair once and so computes half of it. With `--floor-share` 16
 only a sixteenth of the rows is multiplied, and the time is multiplied by 16.
+
+Seconds are those of the processor: everything has one thread, and other work on the machine shall not count.
 """
 
 import argparse
@@ -76,12 +78,12 @@ def show_floor(images: int, repeats: int, share: int) -> None:
     features, _ = crowd(images)
     seconds: dict[str, list[float]] = {"floor": [], "search": []}
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = time.process_time()
         floor(features, share)
-        seconds["floor"].append((time.perf_counter() - began) * share)
-        began = time.perf_counter()
+        seconds["floor"].append((time.process_time() - began) * share)
+        began = time.process_time()
         first_neighbours(features)
-        seconds["search"].append(time.perf_counter() - began)
+        seconds["search"].append(time.process_time() - began)
     product, search = (statistics.median(values) for values in seconds.values())
     print(f"\n{images} x {WIDTH}: product {product:.1f} s, neighbours {search:.1f} s, x floor {search / product:.2f}")
 
@@ -115,9 +117,9 @@ def only(name: str, images: int) -> None:
     CONTENDERS[name](*crowd(400))  # imports, and whatever is compiled on first use
     features, people = crowd(images)
     before = high_water()
-    began = time.perf_counter()
+    began = time.process_time()
     labels = CONTENDERS[name](features, people)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     found = agreement(labels, people)
     megabytes = (high_water() - before) // 1024
     print(

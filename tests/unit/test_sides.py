@@ -1,5 +1,6 @@
 """Source and targets: who takes part in a stage, who pools what, and what becomes of pseudo-labels."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
+from personae.experiment.run import run_experiment
 from personae.parts.clustering import CFinch, Finch, agreement
+from personae.report.table import comparison
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
 from toys import NAMES, Crowd, Rehearsal, Relay, quickly, random_faces, stage_of
@@ -220,7 +223,7 @@ EXPERIMENT = {
             }
         },
     },
-    "partition": {"by": "domain", "source": "studio", "clients": 2},
+    "partition": {"by": "domain", "source": "studio", "clients": 2, "train": 0.6, "val": 0.0, "test": 0.4},
     "evaluation": {"folds": 2, "pairs_per_fold": 10},
     "stages": [
         {"name": "pretrain", "clients": "source", "algorithm": {"name": "fedpe"}},
@@ -290,3 +293,27 @@ def test_a_wrong_clustering_is_one_clear_line(clustering: dict, complaint: str):
         parse_experiment({**EXPERIMENT, "stages": [cluster_stage(clustering)]}, "test")
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_run_from_end_to_end_shows_both_domains_and_the_pseudo_labels(tmp_path: Path, faces_cache: Path):
+    adapt = {"name": "unsupervised", "training": {"iterations": 2, "batch_size": 4}}
+    loose = {"name": "cluster", "judged": True, "clustering": {"name": "c-finch", "distance": 1.4}}
+    stages = [
+        {"name": "pretrain", "clients": "source", "algorithm": {"name": "fedpe", "training": {"iterations": 2}}},
+        {"name": "cluster", "clients": "targets", "algorithm": loose},
+        {"name": "adapt", "rounds": 2, "algorithm": adapt},
+        {"name": "dan", "after": "pretrain", "algorithm": {"name": "dan", "training": {"iterations": 2}}},
+    ]
+    experiment = parse_experiment({**EXPERIMENT, "stages": stages}, "test")
+    run_experiment(experiment, tmp_path / "run", cache=faces_cache)
+    rows = {row.label: row.metrics for row in comparison(tmp_path / "run")}
+    for domain in ("door", "studio"):
+        for metric in ("accuracy", "tar@1e-01", "tar@1e-02", "tar@1e-03", "rank1"):
+            assert 0 <= rows["adapt"][f"heldout/{domain}/{metric}"] <= 1
+    assert 0 < rows["cluster"]["pseudo-labels/f_score"] <= 1
+    assert "pseudo-labels/f_score" not in rows["adapt"]
+    assert rows["cluster"]["heldout/door/accuracy"] == rows["pretrain"]["heldout/door/accuracy"]  # no step was taken
+    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    models = [line for line in ledger if (line["payload"], line["direction"]) == ("ModelState", "up")]
+    trained = {(line["stage"], line["client"]) for line in models}
+    assert trained == {("pretrain", "studio"), *(("adapt", name) for name in ("studio", "door-000", "door-001"))}
