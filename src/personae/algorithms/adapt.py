@@ -6,7 +6,7 @@ al., 2015) by their maximum mean discrepancy, DANN (Ganin et al., 2016) by fooli
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -50,7 +50,7 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
             raise ValueError("strength must be finite and not negative")
 
     @abstractmethod
-    def alignment(self, features: Tensor, labelled: Tensor, helpers: Mapping[str, Tensor], progress: float) -> Tensor:
+    def alignment(self, features: Tensor, labelled: Tensor, helpers: Sequence[Tensor], progress: float) -> Tensor:
         """What is added to the loss of the source; `labelled` says which features are of the source."""
 
     def helpers(self, server: Server) -> dict[str, Tensor]:  # noqa: ARG002
@@ -68,7 +68,7 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     def merge(self, state: State, replies: Iterable[Reply[Nothing]], server: Server) -> State:  # noqa: ARG002
         module, device = server.backbone.load(state.model), server.backbone.device
         rows = state.rows.to(device, copy=True)
-        helpers = {name: entry.to(device, copy=True) for name, entry in state.helpers.items()}
+        helpers = tuple(entry.to(device, copy=True) for entry in state.helpers.values())
         progress = (server.round - 1) / server.rounds
 
         def loss(batch: Batch) -> Tensor:
@@ -80,14 +80,15 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
 
         fit = self.training.fit(
             server.backbone,
-            [rows, *helpers.values()],
+            [rows, *helpers],
             Mixture(*self.domains(server)),
             loss,
             server.generator,
             velocity=state.velocity,
             part=(server.round - 1, server.rounds),
         )
-        return State(model=server.backbone.state(), rows=rows, helpers=helpers, velocity=fit.velocity, loss=fit.loss)
+        trained = dict(zip(state.helpers, helpers, strict=True))
+        return State(model=server.backbone.state(), rows=rows, helpers=trained, velocity=fit.velocity, loss=fit.loss)
 
     def domains(self, server: Server) -> Domains:
         if server.domains is None:
@@ -113,7 +114,7 @@ class DAN(_Adaptation):
         self,
         features: Tensor,
         labelled: Tensor,
-        helpers: Mapping[str, Tensor],  # noqa: ARG002
+        helpers: Sequence[Tensor],  # noqa: ARG002
         progress: float,  # noqa: ARG002
     ) -> Tensor:
         return self.strength * mmd(features, labelled)
@@ -135,6 +136,6 @@ class DANN(_Adaptation):
     def helpers(self, server: Server) -> dict[str, Tensor]:
         return discriminator(server.backbone.width, self.hidden, server.generator)
 
-    def alignment(self, features: Tensor, labelled: Tensor, helpers: Mapping[str, Tensor], progress: float) -> Tensor:
+    def alignment(self, features: Tensor, labelled: Tensor, helpers: Sequence[Tensor], progress: float) -> Tensor:
         strength = self.strength * (2 / (1 + math.exp(-10 * progress)) - 1)
         return domain_loss(reverse(features, strength), labelled, helpers)

@@ -11,7 +11,7 @@ Stage 1 is `fedpe` with the source as its only client, stage 2 is `cluster`.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -29,7 +29,6 @@ from personae.parts.clustering import CFinch, Method
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
-from personae.parts.proximal import squared_drift
 from personae.parts.pseudo import PseudoLabelled, pseudo_labels
 
 
@@ -78,6 +77,8 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     min_images: int = 2
 
     def __post_init__(self) -> None:
+        if self.training.prox:
+            raise ValueError("training.prox holds everybody: set strength, and constrained to say whom")
         if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
             raise ValueError("strength must be finite, neither it nor recluster_every negative, min_images at least 1")
 
@@ -102,14 +103,13 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
             rows = known.rows.to(client.backbone.device, copy=True)
         else:
             rows = first_rows(self.rows, client.backbone, samples, client.generator)
-        strength = self.strength if client.info.source or self.constrained == "all" else 0.0
-        anchor = down.model.layout.views(down.model.flat.to(client.backbone.device))
+        held = client.info.source or self.constrained == "all"
+        training = replace(self.training, prox=self.strength if held else 0.0)
 
         def loss(batch: Batch) -> Tensor:
-            value = self.margin.loss(module(batch.images), rows, batch.labels)
-            return value + strength / 2 * squared_drift(module, anchor) if strength else value
+            return self.margin.loss(module(batch.images), rows, batch.labels)
 
-        fit = self.training.fit(client.backbone, [rows], samples, loss, client.generator)
+        fit = training.fit(client.backbone, [rows], samples, loss, client.generator)
         up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))
         return up, Private(rows=rows, labels=labels)
 

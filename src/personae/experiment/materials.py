@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from personae.core.acceleration import Acceleration
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.errors import DataError
@@ -71,11 +72,13 @@ class Materials:
             return {"heldout": self.heldout.samples()}
         return {f"heldout/{name}": self.heldout.samples(np.flatnonzero(domain == name)) for name in names}
 
-    def digest(self) -> str:
+    def digest(self, acceleration: Acceleration) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""
         parts = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
         if self.experiment.weights is not None:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
+        if not acceleration.channels_last:
+            parts.append("channels first")  # the momenta in a checkpoint are in another order
         content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 

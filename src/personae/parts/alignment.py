@@ -1,6 +1,6 @@
 """Making the features of two domains alike, where the images of both are in one place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -94,8 +94,9 @@ def discriminator(inputs: int, hidden: int, generator: torch.Generator) -> dict[
     }
 
 
-def domain_loss(features: Tensor, labelled: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-    """The cross-entropy of telling source (labelled) from target by the features."""
-    hidden = F.relu(F.linear(features, weights["inner"], weights["inner_bias"]))
-    logits = F.linear(hidden, weights["outer"], weights["outer_bias"])[:, 0]
+def domain_loss(features: Tensor, labelled: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The cross-entropy of telling source (labelled) from target by the features; the weights are a discriminator's."""
+    inner, inner_bias, outer, outer_bias = weights
+    hidden = F.relu(F.linear(features, inner, inner_bias))
+    logits = F.linear(hidden, outer, outer_bias)[:, 0]
     return F.binary_cross_entropy_with_logits(logits, labelled.to(logits.dtype))

@@ -55,4 +55,4 @@ class PseudoLabelled:
         return len(self.positions)
 
     def images(self, positions: Tensor) -> Tensor:
-        return self.samples.images(self.positions[positions])
+        return self.samples.images(self.positions.to(positions.device)[positions])
