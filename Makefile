@@ -31,6 +31,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/personalized.py
 	$(BIN)/python benchmarks/hard_negatives.py
+	$(BIN)/python benchmarks/clustering.py
 
 docs: $(VENV)/.installed
 	$(BIN)/personae disclose --markdown > docs/disclosure.md

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
-from personae.core.exact import plain_float32
+from personae.core.precision import plain_float32
 from personae.evaluation.comparisons import Crossed
 from personae.evaluation.crossing import COLUMNS, ROWS
 from personae.evaluation.curves import sweep

@@ -171,6 +171,7 @@ class Rehearsal:
     public: Faces = PUBLIC
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
+    source: str | None = None
     experiment: str = "toys"
     network: NetworkPlan = field(default_factory=TinyPlan)
     benchmarks: Sequence[Benchmark] = (ToyBenchmark(),)
@@ -187,6 +188,7 @@ class Rehearsal:
             private=self.folder / "private",
             judge=judge,
             public=SharedFaces(self.public, self.folder / "public"),
+            source=self.source,
         )
 
     @property
@@ -201,7 +203,7 @@ class Rehearsal:
             journal=self.notebook,
             scratch=self.folder / "scratch",
             public=self.public,
-            pooled=random_faces(2, 4, 4),
+            pooled=lambda names: random_faces(len(names), 4, 4),
             benchmarks=self.benchmarks,
             firewall=self.firewall,
             notify=self.notices.append,

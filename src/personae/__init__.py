@@ -2,9 +2,12 @@
 
 from personae.algorithms import (
     ALGORITHMS,
+    DAN,
+    DANN,
     HFMAML,
     Adapt,
     Central,
+    Cluster,
     FedAvg,
     FedFace,
     FedFR,
@@ -14,6 +17,7 @@ from personae.algorithms import (
     Pretrain,
     QFedAvg,
     Tune,
+    Unsupervised,
 )
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
@@ -29,6 +33,7 @@ from personae.evaluation.suite import Evaluation, evaluate
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
+from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
@@ -43,6 +48,9 @@ from personae.runtime.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
+    "DAN",
+    "DANN",
+    "DBSCAN",
     "HFMAML",
     "Adapt",
     "Algorithm",
@@ -51,11 +59,13 @@ __all__ = [
     "Backbone",
     "Benchmark",
     "Broadcast",
+    "CFinch",
     "Central",
     "ClassEmbeddings",
     "Client",
     "ClientHost",
     "ClientInfo",
+    "Cluster",
     "ConfigError",
     "Count",
     "DataError",
@@ -71,9 +81,11 @@ __all__ = [
     "FedGC",
     "FedPE",
     "Federation",
+    "Finch",
     "Firewall",
     "HFMAMLGlobal",
     "Interrupted",
+    "KMeans",
     "LocalSGD",
     "LocalState",
     "Margin",
@@ -99,6 +111,7 @@ __all__ = [
     "Stage",
     "Transport",
     "Tune",
+    "Unsupervised",
     "embed",
     "evaluate",
     "load_experiment",

@@ -19,6 +19,7 @@ from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.evaluation.suite import evaluate as evaluate_all
 from personae.experiment.assess import Setting, load_model, open_protocol
+from personae.experiment.clusters import cluster_faces, clustering_of
 from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
@@ -49,6 +50,18 @@ Without = Annotated[
     list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
+StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
+BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
+EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
+ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
+
+
+class Clusterer(StrEnum):
+    c_finch = "c-finch"
+    finch = "finch"
+    k_means = "k-means"
+    dbscan = "dbscan"
 
 
 class By(StrEnum):
@@ -152,7 +165,7 @@ def reproduce_claims(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")],
+    model: Model,
     on: Annotated[
         list[str],
         typer.Option(
@@ -162,10 +175,10 @@ def evaluate(
             " megaface), or any faces: a folder, a zip, a list, a .bin of pairs.",
         ),
     ],
-    stage: Annotated[str | None, typer.Option(help="Of a run: which stage's model.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")] = None,
-    embedding: Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")] = 512,
-    size: Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")] = 112,
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     mirror: Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")] = True,
     raw_pixels: Annotated[
@@ -179,7 +192,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
     _check_device(device)
-    given = Network(name=backbone, embedding=embedding, height=size, width=size) if backbone else None
+    given = _network(backbone, embedding, size)
     loaded = load_model(model, stage, given, mirror=mirror, raw=raw_pixels, size=size, device=device)
     setting = Setting(
         height=loaded.height, width=loaded.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
@@ -191,6 +204,37 @@ def evaluate(
     if report:
         write_evaluation(report, model.name, found)
     screen.benchmarks(found, report, as_json)
+
+
+@app.command()
+def cluster(
+    model: Model,
+    on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
+    out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
+    method: Annotated[Clusterer, typer.Option(help="How.")] = Clusterer.c_finch,
+    distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
+    metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
+    level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
+    radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
+    neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
+    min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
+    seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
+    skip_unreadable: Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")] = False,
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    as_json: AsJson = False,
+) -> None:
+    """Divide faces by identity, without labels; write who is with whom, and a picture of the clusters."""
+    options = {"distance": distance, "metric": metric, "level": level, "clusters": clusters}
+    options |= {"radius": radius, "neighbours": neighbours}
+    way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
+    loaded = load_model(model, stage, _network(backbone, embedding, size), size=size)
+    found = cluster_faces(loaded, on, way, min_images, seed=seed, skip_unreadable=skip_unreadable, progress=meter)
+    found.write(out)
+    screen.clusters(found, out, as_json)
 
 
 @app.command()
@@ -313,6 +357,10 @@ def _execute(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
     screen.models(out, page, as_json)
+
+
+def _network(name: str | None, embedding: int, size: int) -> Network | None:
+    return Network(name=name, embedding=embedding, height=size, width=size) if name else None
 
 
 def _workers(asked: int | None, device: str) -> int:

@@ -18,6 +18,7 @@ from personae.data.holdings import Holding
 from personae.doctor import Finding
 from personae.evaluation.protocols import BenchmarkResult
 from personae.evaluation.suite import Evaluation
+from personae.experiment.clusters import LABELS, SHEET, Clusters
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.report.evaluation_page import figure_text, metric_names
@@ -63,6 +64,18 @@ def _groups(name: str, result: BenchmarkResult) -> None:
         cells = (figure_text(result, metric, of=figures, group=group) for group, figures in result.groups.items())
         table.add_row(metric, *(cell.replace(" [", "\n\\[") for cell in cells))
     output.print(table)
+
+
+def clusters(found: Clusters, out: Path, as_json: bool) -> None:
+    """What was found among faces, and where it is written."""
+    if as_json:
+        _print_json({**found.summary, "out": str(out)})
+        return
+    table = Table("images", "clusters", "largest", "in no cluster", *(found.judgement or ()))
+    figures = [f"{100 * value:.2f}" for value in (found.judgement or {}).values()]
+    table.add_row(*map(str, (found.images, found.clusters, found.largest, found.dropped)), *figures)
+    output.print(table)
+    _line(f"labels: {out / LABELS}, picture: {out / SHEET}")
 
 
 def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:

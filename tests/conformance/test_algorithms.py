@@ -17,6 +17,7 @@ from personae.core import wire
 from personae.core.algorithm import Algorithm, AnyAlgorithm, Reply
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import KINDS, ClassEmbeddings
+from personae.parts.clustering import CFinch
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.store import PrivateStore
@@ -28,7 +29,8 @@ federated = pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.i
 
 
 def rehearse(folder: Path, name: str, rounds: int = 2) -> Rehearsal:
-    return Rehearsal(folder, (stage_of(quickly(ALGORITHMS[name]()), rounds=rounds, evaluate_every=1),))
+    stage = stage_of(quickly(ALGORITHMS[name]()), rounds=rounds, evaluate_every=1)
+    return Rehearsal(folder, (stage,), source=NAMES[0])
 
 
 def content(record: Record) -> bytes:
@@ -265,7 +267,7 @@ def test_a_client_that_is_lost_is_tolerated(tmp_path: Path, name: str):
 def one_and_two_workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Rehearsal]:
     """All algorithms one after the other, in one process and in two."""
     recipe = tuple(stage_of(quickly(kind()), evaluate_every=1) for kind in ALGORITHMS.values())
-    one, two = (Rehearsal(tmp_path_factory.mktemp(name), recipe) for name in ("one", "two"))
+    one, two = (Rehearsal(tmp_path_factory.mktemp(name), recipe, source=NAMES[0]) for name in ("one", "two"))
     transport = WorkerProcesses(two.federation, 2)
     try:
         two.run(transport)
@@ -358,6 +360,41 @@ def test_rows_planted_in_private_state_are_found_in_nothing_that_leaves(tmp_path
     for up in watch.ups:
         arrived = wire.decode(type(up), wire.from_bytes(content(up)), layout)
         assert not found_in(arrived, torch.stack(secrets))
+
+
+def test_features_and_pseudo_labels_of_targets_are_found_in_nothing_that_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Clustering, then two federated rounds that cluster anew, all that is sent through bytes."""
+    features: list[Tensor] = []
+
+    def noting(clustering: Any, given: Tensor, generator: torch.Generator) -> Tensor:
+        features.append(given.clone())
+        return divide(clustering, given, generator)
+
+    divide = CFinch.divide
+    monkeypatch.setattr(CFinch, "divide", noting)
+    algorithms = (ALGORITHMS["cluster"](judged=True), quickly(ALGORITHMS["unsupervised"](recluster_every=1)))
+    run = Rehearsal(tmp_path, tuple(stage_of(each) for each in algorithms), source=NAMES[0])
+    transport = Listening(SameProcess(run.federation))
+    run.run(transport)
+    assert len(features) == 3 * 3  # three targets: in both rounds of clustering, and anew in the last one
+    layout, ups = run.federation.backbone().layout, [each for each in transport.answers if isinstance(each, Answer)]
+    found = [
+        PrivateStore.of(tmp_path / "private", client).load(each.name, each.types.private, layout).labels
+        for client in NAMES[1:]
+        for each in algorithms
+    ]
+    assert all(len(labels) > 5 for labels in found)
+    for answer in ups:
+        arrived = content(answer.message)
+        for labels in found:
+            for kind in (torch.int64, torch.int32, torch.float32, torch.uint8):
+                assert labels.to(kind).numpy().tobytes() not in arrived
+        if any(array.numel() >= 8 for array in tensors(answer.message)):
+            assert not found_in(answer.message, torch.cat(features).float())
+    sent = {name for answer in ups for name in wire.encode(answer.message).arrays if "model/" not in name}
+    assert sent == set()  # but for the model, numbers by name are all that leaves
 
 
 @pytest.mark.parametrize(

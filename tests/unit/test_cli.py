@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -391,6 +392,104 @@ def test_a_folder_that_is_no_run_is_refused(personae: Personae, tmp_path: Path) 
         ended = personae(*arguments)
         assert ended.code == 2
         assert str(tmp_path) in one_line(ended)
+
+
+@pytest.fixture
+def untrained(tmp_path: Path) -> tuple[str | Path, ...]:
+    """A model and how to open it: random weights keep pictures of one colour apart from those of another."""
+    path = tmp_path / "weights.safetensors"
+    network = Network(name="small", embedding=16, height=32, width=32)
+    save_file(network.build(torch.Generator().manual_seed(0)).state_dict(), path)
+    return path, "--backbone", "small", "--embedding", "16", "--size", "32"
+
+
+def paint(folder: Path, colours: tuple[str, ...], each: int = 4) -> list[str]:
+    """Pictures of few colours with a little noise, in one folder; gives the colour of each, by name of file."""
+    folder.mkdir(parents=True)
+    painted = []
+    for number in range(each * len(colours)):
+        colour = colours[number % len(colours)]
+        picture = Image.blend(Image.new("RGB", (32, 32), colour), Image.effect_noise((32, 32), 9).convert("RGB"), 0.05)
+        picture.save(folder / f"{number:02d}.png")
+        painted.append(colour)
+    return painted
+
+
+def test_cluster_finds_who_belongs_together_without_labels(
+    personae: Personae, tmp_path: Path, untrained: tuple[str | Path, ...]
+) -> None:
+    painted = paint(tmp_path / "heap", ("red", "blue", "lime"))
+    out = tmp_path / "found"
+    options = ("--on", tmp_path / "heap", "--out", out, "--distance", "0.2")
+    ended = personae("cluster", *untrained, *options)
+    assert ended.code == 0, ended.err
+    assert "F-score" not in ended.out  # nobody said who is who
+    assert str(out / "labels.csv") in ended.out.replace("\n", "")
+    lines = (out / "labels.csv").read_text().splitlines()
+    assert lines[0] == "image,cluster"
+    found = dict(line.split(",") for line in lines[1:])
+    assert [found[f"{number:02d}.png"] for number in range(12)] == [
+        {"red": "0", "blue": "1", "lime": "2"}[colour] for colour in painted
+    ]
+    summary = json.loads((out / "clusters.json").read_text())
+    assert (summary["clusters"], summary["sizes"], summary["in_no_cluster"]) == (3, [4, 4, 4], 0)
+    assert summary["clustering"]["distance"] == 0.2
+    assert summary["agreement"] is None
+    with Image.open(out / "clusters.png") as sheet:
+        colours = sheet.convert("RGB")
+        assert colours.size[0] > colours.size[1]
+        row = [colours.getpixel((140 + 68 * column, 60)) for column in range(5)]
+    assert [pixel[0] > 200 > pixel[2] for pixel in row] == [True] * 4 + [False]  # four red ones, then paper
+    again = json.loads(personae("cluster", *untrained, *options, "--json").out)
+    assert {**summary, "out": str(out)} == again
+
+
+def test_cluster_judges_itself_where_identities_are_known(
+    personae: Personae, tmp_path: Path, untrained: tuple[str | Path, ...]
+) -> None:
+    for person, colours in (("ann", ("red",)), ("bob", ("blue", "lime")), ("eve", ("lime",))):
+        paint(tmp_path / "people" / person, colours)
+    options = ("--on", tmp_path / "people", "--out", tmp_path / "found")
+    found = json.loads(personae("cluster", *untrained, *options, "--distance", "0.2", "--json").out)
+    # Pairs: ann 6, bob 28, eve 6. Clusters: red 4, blue 4, lime 8, of which ann 6, bob 6 + 6 and eve 6 pairs are right.
+    assert found["sizes"] == [4, 4, 8]
+    assert found["agreement"]["precision"] == pytest.approx(24 / 40)
+    assert found["agreement"]["recall"] == pytest.approx(24 / 40)
+    assert "F-score" in personae("cluster", *untrained, *options).out
+    for method, option in (
+        ("finch", ("--level", "0")),
+        ("k-means", ("--clusters", "3")),
+        ("dbscan", ("--radius", "0.2")),
+    ):
+        by = json.loads(personae("cluster", *untrained, *options, "--method", method, *option, "--json").out)
+        assert by["clustering"]["name"] == method
+        assert by["images"] == 16
+    dropped = json.loads(
+        personae("cluster", *untrained, *options, "--distance", "0.2", "--min-images", "5", "--json").out
+    )
+    assert (dropped["sizes"], dropped["in_no_cluster"]) == ([8], 8)
+
+
+def test_cluster_on_bad_input_says_one_line(
+    personae: Personae, tmp_path: Path, untrained: tuple[str | Path, ...]
+) -> None:
+    paint(tmp_path / "heap", ("red", "blue"))
+    heap = ("--on", tmp_path / "heap", "--out", tmp_path / "found")
+    for options, code, said in (
+        ((*untrained, *heap, "--clusters", "3"), 2, "--clusters does not go with c-finch, but with k-means"),
+        ((*untrained, *heap, "--method", "dbscan", "--level", "1"), 2, "but with c-finch, finch"),
+        ((*untrained, *heap, "--distance", "-1"), 2, "distance must be positive"),
+        ((*untrained, *heap, "--metric", "manhattan"), 2, "'euclidean' or 'cosine'"),
+        ((*untrained, "--on", tmp_path / "nowhere"), 3, "no such file or folder"),
+        ((tmp_path / "heap", *heap), 2, "this folder is no run"),
+    ):
+        ended = personae("cluster", *options)
+        assert ended.code == code, ended.err
+        assert said in one_line(ended)
+    (tmp_path / "heap" / "broken.png").write_bytes(b"no picture")
+    assert "broken.png" in one_line(personae("cluster", *untrained, *heap))
+    assert personae("cluster", *untrained, *heap, "--skip-unreadable").code == 0
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_partition_prints_plots_and_writes_who_holds_what(personae: Personae, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from personae.core import exact
-from personae.core.exact import plain_float32, screening_error, unit_on_grid
+from personae.core.exact import screening_error, unit_on_grid
+from personae.core.precision import plain_float32
 from personae.errors import Diverged
 from personae.evaluation import crossing, ranking, screening
 from personae.evaluation.comparisons import Crossed, Scores, across, all_pairs, from_within, listed

@@ -3,12 +3,12 @@
 import personae
 
 NAMES = """
-ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
-ClientInfo ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedAvg FedFR FedFace
-FedGC FedPE Federation Firewall HFMAML HFMAMLGlobal Interrupted LocalSGD LocalState Margin Message MetaSGD ModelState
-Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe
-Reply Samples Scalars Server ServerState Stage Transport Tune embed evaluate load_experiment load_weights
-local_transport open_faces run_experiment synthetic_faces
+ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Central ClassEmbeddings Client
+ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Evaluation Experiment
+FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall HFMAML HFMAMLGlobal Interrupted KMeans LocalSGD
+LocalState Margin Message MetaSGD ModelState Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore
+PublicEmbeddings QFedAvg QuorumLost Recipe Reply Samples Scalars Server ServerState Stage Transport Tune Unsupervised
+embed evaluate load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
 """
 
 

@@ -2,6 +2,8 @@
 
 from personae.algorithms.adapt import Adapt
 from personae.algorithms.central import Central
+from personae.algorithms.cluster import Cluster
+from personae.algorithms.domain_adaptation import DAN, DANN
 from personae.algorithms.fedavg import FedAvg
 from personae.algorithms.fedface import FedFace
 from personae.algorithms.fedfr import FedFR
@@ -11,18 +13,39 @@ from personae.algorithms.hf_maml import HFMAML, HFMAMLGlobal
 from personae.algorithms.pretrain import Pretrain
 from personae.algorithms.q_fedavg import QFedAvg
 from personae.algorithms.tune import Tune
+from personae.algorithms.unsupervised import Unsupervised
 from personae.core.algorithm import AnyAlgorithm
 
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
     kind.name: kind
-    for kind in (Pretrain, FedPE, FedAvg, QFedAvg, FedGC, FedFace, FedFR, HFMAML, HFMAMLGlobal, Tune, Adapt, Central)
+    for kind in (
+        Pretrain,
+        FedPE,
+        FedAvg,
+        QFedAvg,
+        FedGC,
+        FedFace,
+        FedFR,
+        HFMAML,
+        HFMAMLGlobal,
+        Tune,
+        Adapt,
+        Cluster,
+        Unsupervised,
+        Central,
+        DAN,
+        DANN,
+    )
 }
 
 __all__ = [
     "ALGORITHMS",
+    "DAN",
+    "DANN",
     "HFMAML",
     "Adapt",
     "Central",
+    "Cluster",
     "FedAvg",
     "FedFR",
     "FedFace",
@@ -32,4 +55,5 @@ __all__ = [
     "Pretrain",
     "QFedAvg",
     "Tune",
+    "Unsupervised",
 ]

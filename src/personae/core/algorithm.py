@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class ClientInfo:
 
     name: str
     index: int
+    source: bool = False  # where there are domains: whether it is the one client with labelled faces of the source
 
 
 class PublicFaces(Protocol):
@@ -65,6 +66,13 @@ class Client:
     public: PublicFaces | None = None
 
 
+class Domains(NamedTuple):
+    """Faces of a domain adaptation in one place."""
+
+    source: Samples
+    targets: Samples
+
+
 @dataclass(frozen=True)
 class Server:
     """The server in one round: what it may use besides its state."""
@@ -72,10 +80,12 @@ class Server:
     initial: ModelState  # freshly initialised, or the weights that the experiment starts from
     backbone: Backbone
     public: Samples | None  # faces that the server may have
-    pooled: Samples | None  # all clients' training faces; only for an algorithm that says `pools_faces`
+    pooled: Samples | None  # the training faces of the stage's clients; only for an algorithm that says `pools_faces`
     generator: torch.Generator
     round: int  # counted from 1; 0 in `start`
     rounds: int
+    clients: tuple[ClientInfo, ...] = ()  # who may be asked in this stage
+    domains: "Domains | None" = None  # `pooled` of the source and of the targets apart, where there is a source
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ rounded once to float32.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +72,3 @@ def screening_error(dimensions: int) -> float:
     products of such errors, the other 18 u for rows that the grid makes a hair longer than one, and for underflow.
     """
     return (dimensions + 21) * 2.0**-24 * (1 + dimensions * 2.0**-22)
-
-
-@contextmanager
-def plain_float32() -> Iterator[None]:
-    """Products of float32 matrices are really computed in float32, even where the user allows faster formats."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

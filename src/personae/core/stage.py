@@ -1,10 +1,13 @@
 """A stage is an algorithm run for some rounds; a recipe is a tuple of stages."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.server_step import ServerStep
 from personae.errors import ConfigError
+
+Side = Literal["all", "source", "targets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +18,8 @@ class Stage:
     algorithm: AnyAlgorithm
     rounds: int
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
-    participation: float = 1.0  # share of the clients asked in a round
+    clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
+    participation: float = 1.0  # share of these clients asked in a round
     quorum: float = 0.5  # share of the asked that must return an acceptable update
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
@@ -24,6 +28,8 @@ class Stage:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be at least 1")
+        if self.clients not in get_args(Side):
+            raise ConfigError(f"stage {self.name}: clients is {self.clients!r}; there are {', '.join(get_args(Side))}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"stage {self.name}: participation is {self.participation}, it must be in (0, 1]")
         if not 0 < self.quorum <= 1:
@@ -38,6 +44,10 @@ class Stage:
     @property
     def title(self) -> str:
         return self.label or self.name
+
+    def takes(self, source: bool) -> bool:
+        """Whether a client of the source, or of a target, takes part."""
+        return self.clients == "all" or source == (self.clients == "source")
 
     def evaluates(self, round_: int) -> bool:
         """Whether the model is evaluated after this round."""

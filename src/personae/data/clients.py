@@ -1,5 +1,6 @@
 """A partitioned face set as the clients of a federation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,9 +34,9 @@ class PartitionedFaces:
         train, val, test = (_for_purpose(held, purposes == split) for split in Split)
         return ClientFaces(train, val, test, partial(self._strangers, client))
 
-    def pooled(self, split: Split, *, newcomers: bool = False) -> FaceSamples:
-        """The faces of all clients in one place, as only a comparison may have them."""
-        names = [name for name in self.clients if newcomers or name not in self.newcomers]
+    def pooled(self, split: Split, clients: Sequence[str] | None = None) -> FaceSamples:
+        """The faces of these clients, all by default, in one place, as only a comparison may have them."""
+        names = self.clients if clients is None else clients
         return self.faces.samples(np.sort(np.concatenate([self.partition.rows(name, split) for name in names])))
 
     def _strangers(self, client: str) -> FaceSamples:

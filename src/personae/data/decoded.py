@@ -28,18 +28,20 @@ def open_faces(
     skip_unreadable: bool = False,
     layout: str | None = None,
     crop: Crop | None = None,
+    unlabelled: bool = False,
 ) -> FaceSet:
     """The faces at `path` (a folder per identity, a zip with labels, a text list, a benchmark), at one size.
 
     `layout` names the benchmark, where a folder has the lists of several. `crop`: "haar" cuts the face out of each
-    photograph first; one in which none is found counts as unreadable.
+    photograph first; one in which none is found counts as unreadable. `unlabelled`: a folder of images is fine, too;
+    all count as one identity.
     """
     if height < 1 or width < 1:
         raise ConfigError(f"images of {width} x {height} pixels were asked for; give a positive height and width")
     path = Path(path).expanduser().absolute()
     if crop is not None:
         haar.require()
-    listing = read_listing(path, layout)
+    listing = read_listing(path, layout, unlabelled=unlabelled)
     recipe = Recipe(
         name=path.stem,
         source=str(path) if crop is None else f"{path} cropped by {crop}",

@@ -45,6 +45,8 @@ class Partition:
     """Per image, a `Split`; without meaning where nobody holds it."""
     new: frozenset[str] = frozenset()
     """Clients that take no part in training and are evaluated later."""
+    source: str | None = None
+    """By domain: the client that holds the source; all others are targets."""
 
     @property
     def trained(self) -> tuple[str, ...]:

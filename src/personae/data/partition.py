@@ -97,7 +97,8 @@ class PartitionPlan:
             )
         split = self._split(client, ordered.identity, rng)
         back = np.argsort(order)
-        return Partition(tuple(names), client[back], split[back], frozenset(names[len(names) - self.new_clients :]))
+        new = frozenset(names[len(names) - self.new_clients :])
+        return Partition(tuple(names), client[back], split[back], new, self.source or None)
 
     def _pools(self, faces: FaceSet, rng: Generator) -> list[Pool]:
         if self.by == "attributes":

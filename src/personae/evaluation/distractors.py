@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from personae.core.exact import Floats, Integers, pair_scores, plain_float32, screening_error, unit_on_grid
+from personae.core.exact import Floats, Integers, pair_scores, screening_error, unit_on_grid
+from personae.core.precision import plain_float32
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, all_pairs
 from personae.evaluation.verification import false_accepts

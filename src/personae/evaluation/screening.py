@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from personae.core.exact import Floats, Integers, plain_float32, screening_error
+from personae.core.exact import Floats, Integers, screening_error
+from personae.core.precision import plain_float32
 from personae.evaluation.crossing import Crossing, Tile
 
 SAMPLE = 512  # rows and columns

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from personae.algorithms import ALGORITHMS
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.server_step import ServerStep
-from personae.core.stage import Recipe, Stage, predecessors
+from personae.core.stage import Recipe, Side, Stage, predecessors
 from personae.data import PartitionPlan
 from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
@@ -98,6 +98,7 @@ class StageSection(_Section):
     label: str = ""
     after: str | None = None
     rounds: int = 1
+    clients: Side = "all"
     participation: float = 1.0
     quorum: float = 0.5
     evaluate_every: int = 0

@@ -5,7 +5,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -31,13 +31,24 @@ def _keys_at(kind: Any, place: Sequence[int | str]) -> list[str]:
         inside = get_args(kind)
         if isinstance(step, int):
             kind = inside[0]
+        elif _is_union(kind):  # of sections that a tag tells apart, and the step is the tag
+            kind = next(item for item in inside if step in _tags(item))
         elif get_origin(kind) is dict:
             kind = inside[1]
         else:
             kind = _hints(kind)[step]
-        if get_origin(kind) in (typing.Union, types.UnionType):
-            kind = next(item for item in get_args(kind) if item is not types.NoneType)
+        if _is_union(kind):
+            sections = [item for item in get_args(kind) if item is not types.NoneType]
+            kind = sections[0] if len(sections) == 1 else kind
     return list(_hints(kind))
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def _tags(kind: Any) -> set[Any]:
+    return {value for hint in _hints(kind).values() if get_origin(hint) is Literal for value in get_args(hint)}
 
 
 def _hints(kind: Any) -> dict[str, Any]:

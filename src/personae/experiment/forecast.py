@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from personae.core.layout import Layout
 from personae.core.stage import Stage
 from personae.data.holdings import Holding
+from personae.errors import ConfigError
 from personae.experiment.materials import Materials
 from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
@@ -63,8 +64,16 @@ def forecast(materials: Materials, workers: int) -> Forecast:
     )
 
 
+def _side(stage: Stage, trainers: list[Holding], materials: Materials) -> list[Holding]:
+    source = materials.partition.source
+    chosen = [holding for holding in trainers if stage.takes(holding.client == source)]
+    if not chosen:
+        raise ConfigError(f"stage {stage.name}: clients = {stage.clients!r}, but no client that trains is on that side")
+    return chosen
+
+
 def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
-    algorithm = type(stage.algorithm)
+    algorithm, trainers = type(stage.algorithm), _side(stage, trainers, materials)
     asked = max(1, round(stage.participation * len(trainers))) if algorithm.federated else 0
     classes = sum(holding.identities for holding in trainers) // len(trainers)
     images = sum(holding.train for holding in trainers)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from personae.core.acceleration import Acceleration
-from personae.data import FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
+from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
@@ -48,19 +50,27 @@ class Materials:
         return self.experiment.partition.apply(self.private, self.experiment.seed)
 
     def benchmarks(self) -> list[Benchmark]:
-        """People nobody trained on, and the clients' own people on images that were kept out of training."""
+        """People nobody trained on, domain by domain, and the clients' own people on images kept out of training."""
         options = self.experiment.evaluation
         found = []
-        if self.heldout is not None:
-            samples = self.heldout.samples()
+        for name, samples in self._heldout_by_domain().items():
             pairs = sample_pairs(
                 samples.labels,
                 folds=options.folds,
                 pairs_per_fold=options.pairs_per_fold,
                 seed=self.experiment.seed,
             )
-            found.append(Benchmark("heldout", samples, options.fars, pairs))
-        return [*found, Benchmark("private", self.clients.pooled(Split.TEST, newcomers=True), options.fars)]
+            found.append(Benchmark(name, samples, options.fars, pairs))
+        return [*found, Benchmark("private", self.clients.pooled(Split.TEST), options.fars)]
+
+    def _heldout_by_domain(self) -> dict[str, FaceSamples]:
+        if self.heldout is None:
+            return {}
+        domain = self.heldout.columns.get("domain")
+        names = [] if domain is None else sorted(set(domain.tolist()))
+        if len(names) < 2:
+            return {"heldout": self.heldout.samples()}
+        return {f"heldout/{name}": self.heldout.samples(np.flatnonzero(domain == name)) for name in names}
 
     def digest(self, acceleration: Acceleration) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""

@@ -86,6 +86,7 @@ def conduct(
             private=out / "private",
             judge=partial(_judge, options=experiment.evaluation),
             mirror=experiment.evaluation.mirror,
+            source=materials.partition.source,
             acceleration=speed,
             public=public,
         )
@@ -108,7 +109,7 @@ def conduct(
                 scratch=out / "scratch",
                 initial=_initial(experiment, layout),
                 public=public.samples if public else None,
-                pooled=materials.clients.pooled(Split.TRAIN) if pools else None,
+                pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
                 firewall=experiment.firewall,
                 device=device,

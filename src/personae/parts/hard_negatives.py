@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.core.exact import plain_float32, unit_on_grid
+from personae.core.exact import unit_on_grid
+from personae.core.precision import plain_float32
 from personae.errors import Diverged
 
 Screen = Literal["float32", "bfloat16"]

@@ -38,6 +38,9 @@ which is every client, can try names against it. A person held by several client
 theirs: each of these clients then receives what the others' images of that person have contributed. FedGC sends aliases
 only where `link` is set.
 
+Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
+found, which is about how many people are on its images.
+
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
 

@@ -34,6 +34,8 @@ class Record:
     """What happened in one stage, by round."""
 
     loss: dict[int, float] = field(default_factory=dict)
+    fractions: dict[str, float] = field(default_factory=dict)
+    """What clients said of their work in the latest round, by names such as `pseudo-labels/f_score`."""
     benchmarks: dict[int, Metrics] = field(default_factory=dict)
     clients: dict[int, Mapping[str, Spread]] = field(default_factory=dict)
     last_clients: Mapping[str, Metrics] = field(default_factory=dict)
@@ -138,6 +140,7 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
         case "round":
             if "loss" in event["scalars"]:
                 record.loss[number] = float(event["scalars"]["loss"])
+            record.fractions = {name: float(value) for name, value in event["scalars"].items() if "/" in name}
             for what in ("rejected", "failed"):
                 record.absences.update((what, client, str(reason)) for client, reason in event[what].items())
         case "global":

@@ -14,6 +14,7 @@ from personae.report.records import Metrics, Run, read_run
 
 DEVIATION = "_std"
 CLIENTS = "clients/"
+NAMES = {"accuracy": "10-fold accuracy", "rank1": "rank-1", "f_score": "F-score", "nmi": "NMI"}
 
 
 class Row(NamedTuple):
@@ -34,7 +35,7 @@ def rows_of(run: Run) -> list[Row]:
     rows = []
     for stage in run.stages:
         record = run.records[stage.name]
-        metrics = dict(record.final_metrics)
+        metrics = {**record.final_metrics, **record.fractions}
         if record.clients:
             for name, over_clients in record.clients[max(record.clients)].items():
                 metrics[f"{CLIENTS}{name}"] = over_clients.mean
@@ -52,7 +53,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 def heading(metric: str) -> tuple[str, str]:
     """Where a metric is measured, and its name: ("heldout", "TAR @ FAR 1e-03"), ("clients", "rank-1, personal")."""
     where, _, name = metric.removeprefix(CLIENTS).rpartition("/")
-    readable = {"accuracy": "10-fold accuracy", "rank1": "rank-1"}.get(name, name)
+    readable = {"accuracy": "10-fold accuracy", "rank1": "rank-1", "f_score": "F-score"}.get(name, name)
     readable = readable.replace("tar@", "TAR @ FAR ").replace("tpir@", "TPIR @ FPIR ")
     return ("clients", f"{readable}, {where}") if metric.startswith(CLIENTS) else (where, readable)
 

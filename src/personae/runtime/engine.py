@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from personae.core.algorithm import ClientInfo, Server
+from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
 from personae.core.message import ServerState
@@ -16,6 +16,7 @@ from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.stage import Stage, predecessors
+from personae.errors import ConfigError
 from personae.progress import Advance, Progress, silent
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.exchange import Exchange
@@ -72,7 +73,7 @@ class Engine:
     scratch: Path  # a folder for updates that do not fit into memory
     initial: ModelState | None = None  # weights to start from instead of random ones
     public: Samples | None = None
-    pooled: Samples | None = None
+    pooled: Callable[[Sequence[str]], Samples] | None = None  # the training faces of these clients in one place
     benchmarks: Sequence[Benchmark] = ()
     firewall: Firewall = field(default_factory=Firewall)
     device: str = "cpu"
@@ -94,12 +95,19 @@ class _Walk:
         self.backbone = engine.federation.backbone(engine.device)
         self.initial = engine.initial or self.backbone.state()
         holdings = engine.federation.holdings
-        self.clients = [ClientInfo(name, index) for index, name in enumerate(holdings.clients)]
+        source = engine.federation.source
+        self.clients = [ClientInfo(name, index, name == source) for index, name in enumerate(holdings.clients)]
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
         before = predecessors(recipe)
+        for stage in recipe:
+            if not self._eligible(stage):
+                raise ConfigError(
+                    f"stage {stage.name}: clients = {stage.clients!r}, but no client that trains is on that side; "
+                    'divide the faces with [partition] by = "domain", which names the source'
+                )
         start, first, state = 0, 1, None
         latest = self.engine.checkpoints.latest()
         self.engine.journal.rewind(latest[0].journal if latest else {})
@@ -175,24 +183,39 @@ class _Walk:
         if round_ == stage.rounds:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 
+    def _eligible(self, stage: Stage) -> list[ClientInfo]:
+        """The clients of the stage's side that take part in training."""
+        return [client for client in self.trainers if stage.takes(client.source)]
+
     def _asked(self, stage: Stage) -> int:
-        return max(1, round(stage.participation * len(self.trainers)))
+        return max(1, round(stage.participation * len(self._eligible(stage))))
 
     def _participants(self, stage: Stage, round_: int) -> list[ClientInfo]:
         """Who is asked in this round, in the order of the clients."""
         draw = generator(self.engine.federation.seed, stage.name, round_, "participants")
-        chosen = torch.randperm(len(self.trainers), generator=draw)[: self._asked(stage)].sort().values
-        return [self.trainers[index] for index in chosen.tolist()]
+        eligible = self._eligible(stage)
+        chosen = torch.randperm(len(eligible), generator=draw)[: self._asked(stage)].sort().values
+        return [eligible[index] for index in chosen.tolist()]
 
     def _server(self, stage: Stage, round_: int) -> Server:
+        clients = self._eligible(stage)
+        pooled: Samples | None = None
+        domains: Domains | None = None
+        if stage.algorithm.pools_faces and self.engine.pooled is not None:
+            pooled = self.engine.pooled([client.name for client in clients])
+            sides = [[client.name for client in clients if client.source == source] for source in (True, False)]
+            if all(sides):
+                domains = Domains(*map(self.engine.pooled, sides))
         return Server(
             initial=self.initial,
             backbone=self.backbone,
             public=self.engine.public,
-            pooled=self.engine.pooled if stage.algorithm.pools_faces else None,
+            pooled=pooled,
             generator=generator(self.engine.federation.seed, stage.name, round_, "server"),
             round=round_,
             rounds=stage.rounds,
+            clients=tuple(clients),
+            domains=domains,
         )
 
     def _enter(self, exchange: Exchange) -> None:

@@ -76,6 +76,7 @@ class Federation:
     private: Path  # where clients keep what never leaves them
     judge: Judge  # figures of an embedder for one client
     mirror: bool = True  # embed an image together with its mirror image
+    source: str | None = None  # where there are domains: the client of the source; all others are targets
     acceleration: Acceleration = field(default_factory=Acceleration)
     public: SharedFaces | None = None  # faces that every party has
 

@@ -233,6 +233,7 @@ def _pack_request(request: Request) -> bytes:
         "round": request.round,
         "client": request.client.name,
         "index": request.client.index,
+        "source": request.client.source,
     }
     return _frame(header, wire.encode(request.down))
 
@@ -253,7 +254,7 @@ def _unpack_request(content: bytes, host: ClientHost) -> Request:
         header["task"],
         header["stage"],
         header["round"],
-        ClientInfo(header["client"], header["index"]),
+        ClientInfo(header["client"], header["index"], header["source"]),
         wire.decode(kind, packet, host.backbone.layout),
     )
 

@@ -19,7 +19,7 @@ _ACCEPTED = (
 )
 
 
-def read_listing(path: Path, layout: str | None = None) -> Listing:
+def read_listing(path: Path, layout: str | None = None, *, unlabelled: bool = False) -> Listing:
     """What the faces at `path` declare, in whichever of the accepted layouts; `layout` names a benchmark's."""
     try:
         if path.is_dir():
@@ -28,7 +28,7 @@ def read_listing(path: Path, layout: str | None = None) -> Listing:
             if find_groups(path):
                 return list_groups(path)
             official = find_layout(path, layout)
-            return read_official(path, official)[1] if official else read_folders(path)
+            return read_official(path, official)[1] if official else read_folders(path, unlabelled)
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
         if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):

@@ -10,15 +10,17 @@ from personae.data.readers.listing import Fetch, Listing, in_natural_order, read
 from personae.errors import DataError
 
 
-def read_folders(root: Path) -> Listing:
+def read_folders(root: Path, unlabelled: bool = False) -> Listing:
+    """`unlabelled`: images right below the root are welcome, too, and count as one identity of its name."""
     paths: list[str] = []
     labels: list[str] = []
     stamps: list[tuple[int, int]] = []
-    for identity in _people(root):
+    flat = unlabelled and any(_is_image(entry) for entry in _visible(root))
+    for identity in [""] if flat else _people(root):
         images = _images(root, identity)
         for image in images:
-            paths.append(f"{identity}/{image.name}")
-            labels.append(identity)
+            paths.append(f"{identity}/{image.name}" if identity else image.name)
+            labels.append(identity or root.name)
             stamps.append(_stamp(image))
 
     @contextmanager

@@ -5,5 +5,6 @@ from personae.reproduce.systems.fedface import FEDFACE
 from personae.reproduce.systems.fedfr import FEDFR
 from personae.reproduce.systems.fedgc import FEDGC
 from personae.reproduce.systems.hf_maml import HF_MAML
+from personae.reproduce.systems.unsupervised import UNSUPERVISED
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, FEDFR, HF_MAML)}
+SYSTEMS: dict[str, System] = {system.name: system for system in (FEDGC, FEDFACE, FEDFR, HF_MAML, UNSUPERVISED)}

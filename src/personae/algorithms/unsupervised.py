@@ -1,0 +1,129 @@
+"""Unsupervised FedFR: learn from a labelled source and unlabelled targets (Zhuang et al., Algorithm 1, stage 3).
+
+server: send theta
+source: theta_k, W_k <- E steps on its faces and labels, with lambda/2 |theta_k - theta|^2 added to the loss (Eq. 3)
+target: theta_k, W_k <- E steps on its faces and the pseudo-labels that it found
+        both send theta_k; W_k and the pseudo-labels stay
+server: theta <- 1/N sum_k theta_k
+
+Stage 1 is `fedpe` with the source as its only client, stage 2 is `cluster`.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from personae.algorithms import cluster
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.payload import ModelState, Scalars
+from personae.core.samples import Samples
+from personae.errors import ConfigError
+from personae.parts.averaging import weighted_mean
+from personae.parts.clustering import CFinch, Method
+from personae.parts.heads import Beginning, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+from personae.parts.pseudo import PseudoLabelled, pseudo_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    """The server knows the backbone alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    """A client receives the backbone alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(LocalState):
+    rows: Tensor  # W_k: an embedding for each person, or for each cluster
+    labels: Tensor  # y~: the cluster of each training face, -1 for none; empty at the source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_k
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsupervised(Algorithm[State, Down, Private, Up]):
+    """Domain-constrained federated learning of one labelled source client and any number of unlabelled targets.
+
+    `strength`: lambda; 0 for no constraint. `constrained`: whose loss has the term, the source's (the domain constraint
+    loss) or everybody's (FedProx). `training`: its `iterations` are E. `rows`: how W_k begins. `recluster_every`:
+    rounds after which targets cluster anew under the current model, with `clustering` and `min_images` as of `cluster`;
+    0 never, as in the paper. Their W_k then begins anew, too. A target without pseudo-labels of an earlier stage finds
+    some when it first takes part.
+    """
+
+    name: ClassVar[str] = "unsupervised"
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))
+    strength: float = 0.01
+    constrained: Literal["source", "all"] = "source"
+    rows: Beginning = "mean"
+    recluster_every: int = 0
+    clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
+    min_images: int = 2
+
+    def __post_init__(self) -> None:
+        if self.training.prox:
+            raise ValueError("training.prox holds everybody: set strength, and constrained to say whom")
+        if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
+            raise ValueError("strength must be finite, neither it nor recluster_every negative, min_images at least 1")
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        if self.strength and self.constrained == "source" and not any(client.source for client in server.clients):
+            raise ConfigError(
+                "unsupervised: strength constrains the source client, and there is none in this stage; "
+                'divide the faces with [partition] by = "domain", or set strength = 0'
+            )
+        return State(model=previous.model if previous else server.initial)
+
+    def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
+        return Down(model=state.model)
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        anew = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
+        known = None if anew and not client.info.source else private
+        labels = known.labels if known else self.labels(client, anew)
+        samples: Samples = client.train if client.info.source else PseudoLabelled(client.train, labels)
+        if known:
+            rows = known.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, samples, client.generator)
+        held = client.info.source or self.constrained == "all"
+        training = replace(self.training, prox=self.strength if held else 0.0)
+
+        def loss(batch: Batch) -> Tensor:
+            return self.margin.loss(module(batch.images), rows, batch.labels)
+
+        fit = training.fit(client.backbone, [rows], samples, loss, client.generator)
+        up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))
+        return up, Private(rows=rows, labels=labels)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        return State(
+            model=ModelState(state.model.layout, weighted_mean((reply.up.model.flat, 1.0) for reply in replies))
+        )
+
+    def labels(self, client: Client, anew: bool) -> Tensor:
+        """Those that the client found in an earlier stage, or new ones under the model that it has just received."""
+        if client.info.source:
+            return torch.empty(0, dtype=torch.int64)
+        kept = None if anew else client.recall(cluster.Private)
+        if kept:
+            return kept.labels
+        embedder = client.embedder(client.backbone)
+        return pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)

@@ -1,0 +1,32 @@
+"""Identities from unlabelled faces: FINCH, C-FINCH, K-means and DBSCAN, and how well they agree with the truth."""
+
+from personae.parts.clustering.agreement import Agreement, agreement
+from personae.parts.clustering.finch import finch
+from personae.parts.clustering.methods import (
+    DBSCAN,
+    METHODS,
+    NOBODY,
+    CFinch,
+    Clustering,
+    Finch,
+    KMeans,
+    Method,
+    large_enough,
+)
+from personae.parts.clustering.neighbours import first_neighbours
+
+__all__ = [
+    "DBSCAN",
+    "METHODS",
+    "NOBODY",
+    "Agreement",
+    "CFinch",
+    "Clustering",
+    "Finch",
+    "KMeans",
+    "Method",
+    "agreement",
+    "finch",
+    "first_neighbours",
+    "large_enough",
+]

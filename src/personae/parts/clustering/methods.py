@@ -1,0 +1,149 @@
+"""Ways to divide faces by identity, behind one call: features in, a label for every image out."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.parts.clustering.finch import Centroids, by_first_member, finch
+from personae.parts.clustering.neighbours import Metric, Search
+
+NOBODY = -1  # the label of an image that belongs to no cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """Divides features [N, D], scaled to length one, into clusters; -1 marks images of none."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __call__(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        """int64 [N]. Clusters are numbered in the order of their first images."""
+        unit = F.normalize(features.double(), dim=1)
+        return self.divide(unit, generator) if len(unit) > 1 else torch.zeros(len(unit), dtype=torch.int64)
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFinch(Clustering):
+    """FINCH in which only first neighbours nearer than a bound are linked, at every level.
+
+    `distance`: d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model. `metric`: what d is a distance
+    of, which the paper does not say; its values fit the Euclidean distance of features of length one. Cosine takes it
+    as 1 - cos. `centroids`: whether a cluster is represented by the mean of its images scaled to length one, or by the
+    mean as it is, as in FINCH. The mean of many images is short, and short ones are near to each other whoever is on
+    them, so that under a bound on the Euclidean distance nearly everybody ends up in one cluster. `level`: which
+    partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the coarsest,
+    -1, where the bound lets nothing more be linked. Beyond the last, it is the last. `search`: exact first neighbours,
+    or approximate ones by faiss for more than some 200,000 images.
+    """
+
+    name: Literal["c-finch"] = "c-finch"
+    distance: float = 0.9
+    metric: Metric = "euclidean"
+    centroids: Centroids = "unit"
+    level: int = -1
+    search: Search = "exact"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.distance < math.inf:
+            raise ValueError("distance must be positive and finite")
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        levels = finch(features, self.metric, bound=self.distance, centroids=self.centroids, search=self.search)
+        return levels[max(min(self.level, len(levels) - 1), -len(levels))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finch(Clustering):
+    """FINCH as it is, without a bound. Options as of C-FINCH.
+
+    Nothing tells which level is the right one: the finest cuts a person with many images into several clusters, the
+    coarsest has a handful of clusters.
+    """
+
+    name: Literal["finch"] = "finch"
+    metric: Metric = "cosine"
+    centroids: Centroids = "mean"
+    level: int = 1
+    search: Search = "exact"
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        levels = finch(features, self.metric, centroids=self.centroids, search=self.search)
+        return levels[max(min(self.level, len(levels) - 1), -len(levels))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMeans(Clustering):
+    """K-means, which has to be told how many people there are.
+
+    `clusters`: how many. Without it, one for every `images_each` images, as clients differ in size.
+    """
+
+    name: Literal["k-means"] = "k-means"
+    clusters: int | None = None
+    images_each: float = 10.0
+    iterations: int = 100
+
+    def __post_init__(self) -> None:
+        if (self.clusters is not None and self.clusters < 1) or self.iterations < 1 or not self.images_each >= 1:
+            raise ValueError("clusters, iterations and images_each must be at least 1")
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:
+        from sklearn.cluster import KMeans as Peer
+
+        wanted = self.clusters or round(len(features) / self.images_each)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        peer = Peer(min(max(1, wanted), len(features)), n_init=1, max_iter=self.iterations, random_state=seed)
+        return _numbered(_alone(peer, features))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DBSCAN(Clustering):
+    """DBSCAN. `radius`: eps, a Euclidean distance. `neighbours`: how many images, itself included, make one dense."""
+
+    name: Literal["dbscan"] = "dbscan"
+    radius: float = 0.9
+    neighbours: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < math.inf or self.neighbours < 1:
+            raise ValueError("radius must be positive and finite, and neighbours at least 1")
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        from sklearn.cluster import DBSCAN as Peer  # noqa: N811
+
+        return _numbered(_alone(Peer(eps=self.radius, min_samples=self.neighbours, algorithm="brute"), features))
+
+
+Method = CFinch | Finch | KMeans | DBSCAN
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (CFinch, Finch, KMeans, DBSCAN)}
+
+
+def large_enough(labels: Tensor, images: int) -> Tensor:
+    """Labels of clusters of at least so many images, counted anew from zero; -1 for all other images."""
+    found, which, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    kept = (sizes >= images) & (found != NOBODY)
+    numbers = torch.where(kept, kept.cumsum(0) - 1, NOBODY)
+    return numbers[which]
+
+
+def _alone(peer: Any, features: Tensor) -> Tensor:
+    """With one thread: scikit-learn's threads add up in the order in which they come."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        return torch.from_numpy(np.asarray(peer.fit_predict(features.float().cpu().numpy()), dtype=np.int64))
+
+
+def _numbered(labels: Tensor) -> Tensor:
+    """Numbered by first members; what belongs to no cluster stays so."""
+    found = torch.full_like(labels, NOBODY)
+    found[labels != NOBODY] = by_first_member(labels[labels != NOBODY])
+    return found

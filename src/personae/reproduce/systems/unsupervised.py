@@ -1,0 +1,168 @@
+"""Unsupervised FedFR: a labelled source, unlabelled targets. Rows of the tables are variants of the recipe."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from personae.reproduce.claims import Above, Claim, Rising, System
+from personae.reproduce.pages import save
+from personae.reproduce.quantities import Outcomes, Quantity, figure
+
+SOURCE, TARGET = "heldout/studio/accuracy", "heldout/webcam/accuracy"
+GAP = 1.0  # points that count as clear
+LITTLE = 1.0  # points that count as little
+FORGOTTEN = ("with-source", "without-source")
+
+
+def on_target(label: str, variant: str) -> Quantity:
+    return figure(f"{label}, target", variant, TARGET)
+
+
+def on_source(label: str, variant: str) -> Quantity:
+    return figure(f"{label}, source", variant, SOURCE)
+
+
+def f_score(label: str, variant: str) -> Quantity:
+    """Of the pseudo-labels over all pairs of images of a client, mean over the targets."""
+    return Quantity(
+        label, (variant,), lambda outcomes: 100 * outcomes[variant].record().fractions["pseudo-labels/f_score"]
+    )
+
+
+def change(label: str, variant: str, metric: str) -> Quantity:
+    """By how much a metric has risen from the beginning of the last stage to its end."""
+
+    def read(outcomes: Outcomes) -> float:
+        curve = outcomes[variant].curve(metric)
+        return 100 * (curve[max(curve)] - curve[min(curve)])
+
+    return Quantity(label, (variant,), read)
+
+
+NOTHING = Quantity("no change", (), lambda _: 0.0)
+SOURCE_ONLY, FEDFR = on_target("source only", "source-only"), on_target("FedFR", "fedfr")
+FINE_TUNE, FEDERATED = on_target("fine-tune", "fine-tune"), on_target("without constraint", "federated")
+FOUR, FOUR_BALANCED = on_target("E", "clients-4"), on_target("E, balanced", "clients-4-balanced")
+
+
+def forgetting(outcomes: Mapping[int, Outcomes], out: Path) -> list[Path]:
+    """Figure 6: the accuracy on both domains by round, with the source client and without, mean over seeds."""
+    picture = Figure(figsize=(9, 4), layout="constrained")
+    for place, (metric, title) in enumerate(((TARGET, "target"), (SOURCE, "source"))):
+        axes = picture.add_subplot(1, 2, place + 1)
+        for variant in FORGOTTEN:
+            curves = [of_seed[variant].curve(metric) for of_seed in outcomes.values()]
+            rounds = sorted(curves[0])
+            means = [100 * sum(curve[round_] for curve in curves) / len(curves) for round_ in rounds]
+            axes.plot(rounds, means, marker="o", label=variant.replace("-", " "))
+        axes.set_title(f"accuracy on the {title}", fontsize=10)
+        axes.set_xlabel("round")
+        axes.legend(fontsize=8)
+    path = out / "forgetting.png"
+    save(picture, path)
+    return [path]
+
+
+UNSUPERVISED = System(
+    name="unsupervised",
+    paper="Zhuang et al., Towards Unsupervised Domain Adaptation for Deep Face Recognition under Privacy Constraints",
+    claims=(
+        Claim(
+            "UD-1",
+            "A source-only model shows a clear gap between source and target",
+            "Table 3: 94.47 vs 86.65",
+            (Above(on_source("source only", "source-only"), SOURCE_ONLY, by=GAP),),
+        ),
+        Claim(
+            "UD-2",
+            "FedFR beats source-only, fine-tune, DAN and DANN on the target",
+            "Table 3: 91.55 vs 86.65, 88.72, 86.98, 86.77",
+            tuple(
+                Above(FEDFR, other)
+                for other in (SOURCE_ONLY, FINE_TUNE, on_target("DAN", "dan"), on_target("DANN", "dann"))
+            ),
+            beside=(on_target("target only", "target-only"), on_target("FedProx", "fedprox")),
+        ),
+        Claim(
+            "UD-3",
+            "With much more source data FedFR even beats merged training on the target, and keeps the source",
+            "Table 3: 91.55 vs 88.60; 94.25 vs 94.47",
+            (
+                Above(FEDFR, on_target("merge", "merge")),
+                Above(on_source("FedFR", "fedfr"), on_source("source only", "source-only"), by=-LITTLE),
+            ),
+        ),
+        Claim(
+            "UD-4",
+            "Fine-tuning forgets the source",
+            "Table 3: 94.47 -> 87.73",
+            (Above(on_source("source only", "source-only"), on_source("fine-tune", "fine-tune")),),
+        ),
+        Claim(
+            "UD-5",
+            "Pseudo-label F-score: C-FINCH beats FINCH, K-means and DBSCAN",
+            "Table 4: 91.54 vs 70.08, 87.17, 84.42",
+            tuple(
+                Above(f_score("C-FINCH", "labels-c-finch"), f_score(label, variant))
+                for label, variant in (
+                    ("FINCH", "labels-finch"),
+                    ("K-means", "labels-k-means"),
+                    ("DBSCAN", "labels-dbscan"),
+                )
+            ),
+        ),
+        Claim(
+            "UD-6",
+            "pre-training < + clustering < + federated < + domain constraint (large source)",
+            "Table 5: 86.65, 88.72, 91.12, 91.55",
+            (Above(FINE_TUNE, SOURCE_ONLY), Above(FEDERATED, FINE_TUNE), Above(FEDFR, FEDERATED)),
+            beside=(on_target("clustering anew", "reclustered"),),
+        ),
+        Claim(
+            "UD-7",
+            "More local iterations cost accuracy with a small source, little with a large one",
+            "Figure 4",
+            (
+                Rising(
+                    (
+                        on_target("all in one round, balanced", "at-once-balanced"),
+                        on_target("thrice E, balanced", "thrice-balanced"),
+                        FOUR_BALANCED,
+                    )
+                ),
+                Above(on_target("all in one round", "at-once"), FOUR, by=-LITTLE),
+            ),
+            beside=(on_target("thrice E", "thrice"),),
+        ),
+        Claim(
+            "UD-8",
+            "1 -> 6 target clients costs little",
+            "Figure 5",
+            (
+                Above(on_target("K = 6", "clients-6"), FEDFR, by=-LITTLE),
+                Above(
+                    on_target("K = 6, balanced", "clients-6-balanced"),
+                    on_target("K = 1, balanced", "clients-1-balanced"),
+                    by=-LITTLE,
+                ),
+            ),
+            beside=(on_target("K = 2", "clients-2"), on_target("K = 4", "clients-4")),
+        ),
+        Claim(
+            "UD-9",
+            "Without the source client both domains degrade",
+            "Figure 6",
+            (
+                Above(NOTHING, change("change without source, target", "without-source", TARGET)),
+                Above(NOTHING, change("change without source, source", "without-source", SOURCE)),
+            ),
+            beside=(
+                change("change with source, target", "with-source", TARGET),
+                change("change with source, source", "with-source", SOURCE),
+            ),
+        ),
+    ),
+    pictures=forgetting,
+    pictured=FORGOTTEN,
+)
