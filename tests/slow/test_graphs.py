@@ -26,7 +26,7 @@ PLAIN = Acceleration().without(["graphs", "resident"])
 @pytest.fixture(autouse=True)
 def _exact_sums(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    graphs._tell_once.cache_clear()
+    graphs.tell_once.cache_clear()
 
 
 def backbone(acceleration: Acceleration) -> Backbone:

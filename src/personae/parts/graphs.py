@@ -74,7 +74,7 @@ def program_for(
     try:
         code = contents.read("loss", loss)
     except Uncapturable as reason:
-        _tell_once(f"training is not captured as a CUDA graph, and slower: {reason}")
+        tell_once(f"training is not captured as a CUDA graph, and slower: {reason}")
         return None
     shapes = [_padded(tensor.shape, classes) for tensor in contents.tensors]
     exact = [tensor.shape for tensor in contents.tensors]
@@ -84,7 +84,7 @@ def program_for(
             fits = _padding_agrees(backbone, loss, contents.tensors, len(others), shapes, make, trial)
             backbone.prepared["padding", code, options] = fits
             if not fits:
-                _tell_once("this loss counts rows of zeros: clients share no graph across numbers of classes")
+                tell_once("this loss counts rows of zeros: clients share no graph across numbers of classes")
         shapes = shapes if fits else exact
     else:
         shapes = exact
@@ -187,7 +187,7 @@ class Program:
             _elsewhere(record)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-            _tell_once(f"training is not captured as a CUDA graph, and slower: {reason}")
+            tell_once(f"training is not captured as a CUDA graph, and slower: {reason}")
             return None
         return graph, (images, labels, drawn)
 
@@ -308,5 +308,6 @@ def _elsewhere(work: Callable[[], None]) -> None:
 
 
 @cache
-def _tell_once(line: str) -> None:
+def tell_once(line: str) -> None:
+    """A line for whoever wonders about the speed, however many clients it is true of."""
     _log.warning(line)

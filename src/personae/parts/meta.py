@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from personae.core.backbone import Backbone
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
+from personae.parts.graphs import tell_once
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import CHECK_EVERY, Batch
 
@@ -162,6 +163,8 @@ class MetaSGD:
         """Train the backbone and the `others` (class embeddings, say) in place."""
         module, device = backbone.module, backbone.device
         self._require_enough(len(samples), module)
+        if device.type == "cuda" and backbone.acceleration.graphs:
+            tell_once("meta steps are not captured as a CUDA graph, and slower: they move the weights between passes")
         point = Point(others, backbone)
         velocity = [torch.zeros_like(weight) for weight in point.weights]
         totals, checked = torch.zeros(2, device=device), [0.0, 0.0]
