@@ -37,6 +37,7 @@ class Faces:
     pixels: Tensor
     labels: Tensor
     classes: int
+    identities: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -5,7 +5,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
-from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
@@ -29,6 +29,7 @@ from personae.runtime.transport import Transport
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Aliases",
     "Augmentation",
     "Backbone",
     "Benchmark",

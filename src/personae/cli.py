@@ -28,6 +28,9 @@ from personae.privacy.disclosure import warning
 from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
 from personae.report.partition_plot import plot_partition
+from personae.reproduce.reproduce import find_system, reproduce
+from personae.reproduce.runner import Runner
+from personae.reproduce.systems import SYSTEMS
 from personae.runtime.inprocess import STREAMS, available_cores
 
 app = typer.Typer(
@@ -57,6 +60,11 @@ class By(StrEnum):
     domain = "domain"
 
 
+class Scale(StrEnum):
+    small = "small"
+    large = "large"
+
+
 @app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
@@ -78,6 +86,7 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
     ] = None,
+    variant: Annotated[str | None, typer.Option(help="One of the variants that the file holds.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
     workers: Workers = None,
@@ -87,13 +96,14 @@ def run(
 ) -> None:
     """Run an experiment."""
     acceleration = Acceleration().without(without or [])
-    experiment = load_experiment(path, settings or [])
+    experiment = load_experiment(path, settings or [], variant)
     if dry_run:
         count = _workers(workers, device)
         screen.forecast(forecast(Materials(experiment, count, meter), count), as_json)
         return
-    folder = out or Path("runs") / experiment.name
-    hint = f"personae run {path} --out {folder} --resume" + "".join(f" --set {item}" for item in settings or [])
+    folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
+    hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
+    hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     _execute(
         experiment,
@@ -105,6 +115,39 @@ def run(
         as_json=as_json,
         hint=hint,
     )
+
+
+@app.command(name="reproduce")
+def reproduce_claims(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
+    scale: Annotated[Scale, typer.Option(help="For two cores in minutes, or nearer to the paper.")] = Scale.small,
+    claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: each has other people.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on; what is finished is not run again.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or 8 on a GPU.")] = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiments behind a paper's claims, and say which of them hold."""
+    system = find_system(name)
+    folder = out or Path("runs") / f"reproduce-{name}-{scale}"
+    hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
+    try:
+        result = reproduce(
+            system,
+            folder,
+            scale=scale.value,
+            claims=[item.strip() for item in claims.split(",") if item.strip()],
+            seeds=seeds,
+            resume=resume,
+            runner=Runner(workers=_workers(workers, device), device=device, progress=meter, notify=notify),
+            notify=notify,
+        )
+    except KeyboardInterrupt:
+        hint += f" --claims {claims}" if claims else ""
+        raise Interrupted(f"stopped; what is done is in {folder}; continue with: {hint}") from None
+    screen.findings_of_claims(result, folder, as_json)
 
 
 @app.command()
@@ -254,7 +297,7 @@ def _execute(
     hint: str,
 ) -> None:
     for stage in experiment.recipe:
-        if text := warning(type(stage.algorithm)):
+        if text := warning(stage.algorithm):
             notify(f"stage {stage.name}: {text}")
     try:
         page = run_experiment(

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from personae.algorithms import ALGORITHMS
 from personae.console import output
@@ -20,6 +22,8 @@ from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.report.evaluation_page import figure_text, metric_names
 from personae.report.table import comparison, print_table
+from personae.reproduce.pages import COLOURS, chance, difference
+from personae.reproduce.reproduce import Reproduction
 
 
 def models(run: Path, page: Path, as_json: bool) -> None:
@@ -110,6 +114,30 @@ def findings(found: Sequence[Finding], as_json: bool) -> None:
     for finding in found:
         table.add_row(finding.subject, finding.state, finding.advice, style=None if finding.good else "yellow")
     output.print(table)
+
+
+def findings_of_claims(result: Reproduction, out: Path, as_json: bool) -> None:
+    """One row a claim and one a comparison, and where the pages are."""
+    if as_json:
+        _line((out / "claims.json").read_text().rstrip())
+        return
+    table = Table("claim", "measured", "difference", "p", "verdict", box=box.SIMPLE_HEAD, show_lines=False)
+    for finding in result.findings:
+        style = COLOURS[finding.verdict]
+        figures = "\n".join(f"{item.quantity.label} {item.text}" for item in finding.measured)
+        name = Text(f"{finding.claim.id} {finding.claim.sentence}", style="bold")
+        table.add_row(name, Text(figures), "", "", Text(finding.verdict, style=f"bold {style}"), end_section=False)
+        for part in finding.parts:
+            table.add_row(
+                Text(f"  {part.comparison.text}"),
+                "",
+                difference(part),
+                chance(part),
+                Text(part.verdict, style=COLOURS[part.verdict]),
+            )
+        table.add_section()
+    output.print(table)
+    _line(f"tables and plots: {out / 'claims.md'}, {out / 'claims.json'}, {out / 'plots'}")
 
 
 def forecast(found: Forecast, as_json: bool) -> None:

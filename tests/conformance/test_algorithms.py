@@ -180,6 +180,7 @@ def test_what_leaves_is_exactly_what_is_declared(tmp_path: Path, name: str, watc
     for up in watch.ups:
         packet = wire.encode(up)
         assert {entry.partition("/")[0] for entry in (*packet.arrays, *packet.scalars)} <= set(kind.types.up.hints())
+        assert all(getattr(up, field) is None for field in kind().withheld)
     asked = {client for event in run.notebook.rounds() for client in event["participants"]}
     assert asked == (set(NAMES) if kind.federated else set())
     crossed = {entry["payload"] for entry in run.notebook.books["ledger"] if entry["direction"] == "up"}

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.algorithms import FedGC, FedPE
+from personae.algorithms import FedFace, FedGC, FedPE
 from personae.algorithms.fedgc import Private, State, Up
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
@@ -20,6 +20,7 @@ from personae.errors import Diverged
 from personae.parts.corrections import softmax_regulariser, stacked
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
+from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
 from toys import NAMES, TRAINING, Rehearsal, stage_of
 
@@ -117,6 +118,24 @@ def test_fixed_class_embeddings_stay_as_they_began(tmp_path: Path):
         assert torch.equal(kept, F.normalize(drawn, dim=1))
     assert not torch.equal(run.final(), run.federation.backbone().flat)
     assert not any(entry["payload"] == "ClassEmbeddings" for entry in run.notebook.books["ledger"])
+
+
+def test_the_warning_goes_by_what_is_configured():
+    plain, gc = FedGC(regulariser="none"), FedGC()
+    assert warning(plain) is None
+    assert "ClassEmbeddings" not in sends(plain)
+    assert "class embeddings" in (warning(gc) or "")
+    assert sends(gc) == ["ClassEmbeddings", "Count", "ModelState", "Scalars"]
+    assert "Aliases" in sends(FedGC(link="secret"))
+    assert sends(FedGC) == [
+        "Aliases",
+        "ClassEmbeddings",
+        "Count",
+        "ModelState",
+        "Scalars",
+    ]  # what it might, unconfigured
+    assert warning(FedFace(strength=0.0)) is None
+    assert "class embeddings" in (warning(FedFace()) or "")
 
 
 @pytest.mark.parametrize("options", [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"fixed": True}])

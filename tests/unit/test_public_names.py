@@ -3,12 +3,11 @@
 import personae
 
 NAMES = """
-ALGORITHMS Algorithm Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost ClientInfo
-ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedFace FedGC FedPE Federation
-Firewall
-Interrupted LocalSGD LocalState Margin Message ModelState Network Nothing Partition PartitionPlan PersonaeError
-Pretrain PrivateStore PublicEmbeddings QuorumLost Recipe Reply Samples Scalars Server ServerState Stage Transport
-embed evaluate load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
+ALGORITHMS Algorithm Aliases Augmentation Backbone Benchmark Broadcast Central ClassEmbeddings Client ClientHost
+ClientInfo ConfigError Count DataError Diverged Embedder Engine Evaluation Experiment FaceSet FedFace FedGC FedPE
+Federation Firewall Interrupted LocalSGD LocalState Margin Message ModelState Network Nothing Partition PartitionPlan
+PersonaeError Pretrain PrivateStore PublicEmbeddings QuorumLost Recipe Reply Samples Scalars Server ServerState Stage
+Transport embed evaluate load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
 """
 
 

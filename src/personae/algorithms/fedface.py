@@ -21,7 +21,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.corrections import Reduction, corrected, spreadout
+from personae.parts.corrections import Reduction, corrected, drawn, spreadout
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin, positive_hinge
@@ -59,8 +59,10 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     `spread`: v, the margin of the spreadout as a cosine distance; the paper does not say, the authors' code has 0.7.
     `steps`, `momentum`: how often the server steps in a round, and its momentum, from rest in every round; Algorithm 1
     takes one plain step, the authors' code ten with 0.9. `reduction`: the sum of Eq. 9, or the mean of the authors'
-    code. `rows`: how w_i begins, mean as in Eq. 6 or random. `fixed`: class embeddings stay as they began, with `rows`
-    random one of the paper's baselines. `weighting`: by samples, n_i as above, or uniform.
+    code. `anchors`: if given, so many classes are drawn for each step, and reg is their part of the sum, scaled up; for
+    more clients than the exact sum has time for. `rows`: how w_i begins, mean as in Eq. 6 or random. `fixed`: class
+    embeddings stay as they began, with `rows` random one of the paper's baselines. `weighting`: by samples, n_i as
+    above, or uniform.
 
     `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
     client with one identity normalises by the statistics that it received and hands them on untouched (auto); eval
@@ -79,6 +81,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     steps: int = 1
     momentum: float = 0.0
     reduction: Reduction = "sum"
+    anchors: int | None = None
     rows: Beginning = "mean"
     fixed: bool = False
     weighting: Weighting = "samples"
@@ -89,8 +92,14 @@ class FedFace(Algorithm[State, Down, Private, Up]):
             raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
         if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
             raise ValueError("strength must be finite and not negative, steps at least 1, and momentum in [0, 1)")
+        if self.anchors is not None and self.anchors < 1:
+            raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
         if self.fixed and self.strength:
             raise ValueError("fixed class embeddings cannot be spread out: set strength = 0 or fixed = false")
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset({"rows"}) if not self.strength else frozenset()
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, rows={})
@@ -124,7 +133,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         rows = F.normalize(rows)
         up = Up(
             model=client.backbone.state(),
-            rows=ClassEmbeddings(rows) if self.strength else None,
+            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
@@ -140,12 +149,18 @@ class FedFace(Algorithm[State, Down, Private, Up]):
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = ModelState(state.model.layout, weighted_mean(models()))
-        return State(model=model, rows=corrected(state.rows, heard, self.spread_out, server.backbone.device))
 
-    def spread_out(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG002
+        def correct(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG001 - whoever holds them
+            return self.spread_out(rows, moving, server.generator)
+
+        return State(model=model, rows=corrected(state.rows, heard, correct, server.backbone.device))
+
+    def spread_out(self, rows: Tensor, moving: Tensor, generator: torch.Generator) -> Tensor:
         """W - lambda grad reg(W), back on the sphere, once or more often, where rows may move."""
         velocity = torch.zeros_like(rows)
         for _ in range(self.steps):
-            velocity = self.momentum * velocity + spreadout(rows, self.spread, reduction=self.reduction).gradient
+            anchors = drawn(self.anchors, rows, generator)
+            slope = spreadout(rows, self.spread, reduction=self.reduction, anchors=anchors)
+            velocity = self.momentum * velocity + slope.gradient
             rows = torch.where(moving, F.normalize(rows - self.strength * velocity), rows)
         return rows

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.corrections import Reduction, corrected, cosine_regulariser, softmax_regulariser
+from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
 from personae.parts.heads import Beginning, first_rows
+from personae.parts.linking import tokens_of
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
@@ -27,6 +28,7 @@ from personae.parts.margins import Margin
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
     rows: dict[str, ClassEmbeddings]  # W_k of every client seen so far
+    aliases: dict[str, Aliases] = field(default_factory=dict)  # and who of them is who, where people may be shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Private(LocalState):
 class Up(Message):
     model: ModelState  # theta_k
     rows: ClassEmbeddings | None  # W_k; it stays with the client where there is no regulariser
+    aliases: Aliases | None = None  # a token for each row, where people may be shared
     samples: Count  # n_k
     training: Scalars  # the mean loss
 
@@ -55,9 +58,16 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training`, as in Algorithm 1. `reduction`:
     whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products of the rows,
     by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with
-    `regulariser` none and `rows` random). `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins.
+    `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn in each round, and Reg is
+    their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples, n_k as
+    above, or uniform. `rows`: how W_k begins.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
+
+    `link` is for people whom several clients hold (the general case of the paper): a secret that the clients share.
+    With it they send a token for each person. The server averages the rows of one person over its group of clients, and
+    only classes of clients outside that group push it away. Who is shared becomes known to the server, who it is does
+    not, as long as it does not have the secret.
     """
 
     name: ClassVar[str] = "fedgc"
@@ -69,6 +79,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     lr: float | None = None
     reduction: Reduction = "sum"
     normalise: bool | None = None
+    anchors: int | None = None
+    link: str | None = None
     fixed: bool = False
     weighting: Weighting = "samples"
     rows: Beginning = "mean"
@@ -76,8 +88,18 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
             raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
+        if self.anchors is not None and self.anchors < 1:
+            raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
+        if self.link is not None and (not self.link or self.regulariser == "none"):
+            raise ValueError("link must not be empty, and needs a regulariser: without one no class embedding is sent")
         if self.fixed and self.regulariser != "none":
             raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        if self.regulariser == "none":
+            return frozenset({"rows", "aliases"})
+        return frozenset() if self.link else frozenset({"aliases"})
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, rows={})
@@ -99,7 +121,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         fit = self.training.fit(client.backbone, [] if self.fixed else [rows], client.train, loss, client.generator)
         up = Up(
             model=client.backbone.state(),
-            rows=None if self.regulariser == "none" else ClassEmbeddings(rows),
+            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
+            aliases=Aliases(tokens_of(client.train.identities, self.link)) if self.link else None,
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
@@ -107,18 +130,30 @@ class FedGC(Algorithm[State, Down, Private, Up]):
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         heard: dict[str, ClassEmbeddings] = {}
+        aliases = dict(state.aliases)
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
                 if reply.up.rows:
                     heard[reply.client.name] = reply.up.rows
+                if reply.up.aliases:
+                    aliases[reply.client.name] = reply.up.aliases
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = ModelState(state.model.layout, weighted_mean(models()))
-        return State(model=model, rows=corrected(state.rows, heard, self.step, server.backbone.device))
 
-    def step(self, rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
+        def step(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
+            return self.step(rows, owners, moving, drawn(self.anchors, rows, server.generator))
+
+        rows = corrected(state.rows, heard, step, server.backbone.device, aliases if self.link else None)
+        return State(model=model, rows=rows, aliases=aliases)
+
+    def step(self, rows: Tensor, owners: Tensor, moving: Tensor, anchors: Tensor | None = None) -> Tensor:
         """W - lambda eta grad Reg(W), where rows may move."""
-        regulariser = cosine_regulariser if self.regulariser == "cosine" else softmax_regulariser
-        slope = regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
+        if self.regulariser == "cosine":  # its sum over all pairs takes no longer than one over the rows
+            slope = cosine_regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
+        else:
+            slope = softmax_regulariser(
+                rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction, anchors=anchors
+            )
         return rows - self.strength * (self.lr or self.training.lr) * moving * slope.gradient

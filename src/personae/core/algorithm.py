@@ -99,6 +99,11 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
         declared = next(get_args(base) for base in cls.__orig_bases__ if get_args(base))  # type: ignore[attr-defined]
         cls.types = Types(*declared)
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Fields of messages that these hyper-parameters leave empty, though the types would let them across."""
+        return frozenset()
+
     @abstractmethod
     def start(self, previous: ServerState | None, server: Server) -> StateT:
         """The server's state before the first round, from the stage before (None if this is the first)."""

@@ -99,6 +99,33 @@ class PublicEmbeddings(_Rows):
     """One vector for each identity of a public data set that all parties have."""
 
 
+@dataclass(frozen=True, eq=False)
+class Aliases(Payload):
+    """A token for each identity that a client holds, the same wherever the same person is held: it says who is shared.
+
+    A token is a keyed digest of the person's name. Without the key it does not tell who the person is; with the key,
+    names can be tried one by one.
+    """
+
+    tokens: Tensor  # int64 [classes]
+
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 1 or self.tokens.dtype != torch.int64:
+            found = f"a {self.tokens.dtype} array of shape {tuple(self.tokens.shape)}"
+            raise ValueError(f"Aliases is {found}, not one int64 token for each identity")
+        if len(torch.unique(self.tokens)) < len(self.tokens):
+            raise ValueError("Aliases holds a token twice: one client has one row for each person")
+
+    def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
+        return {"tokens": self.tokens.contiguous()}, {}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
+        _only(("tokens",), arrays, cls)
+        _only((), scalars, cls)
+        return cls(arrays["tokens"])
+
+
 @dataclass(frozen=True)
 class Count(Payload):
     """How many samples an update rests on."""
@@ -140,7 +167,7 @@ class Scalars(Payload):
         return cls(dict(scalars))  # type: ignore[arg-type]  # they are checked there
 
 
-KINDS: tuple[type[Payload], ...] = (ModelState, ClassEmbeddings, PublicEmbeddings, Count, Scalars)
+KINDS: tuple[type[Payload], ...] = (ModelState, ClassEmbeddings, PublicEmbeddings, Aliases, Count, Scalars)
 
 
 def _only(expected: tuple[str, ...], found: Mapping[str, object], kind: type[Payload]) -> None:

@@ -15,6 +15,10 @@ class Samples(Protocol):
     @property
     def classes(self) -> int: ...
 
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The name behind each label. It stays with the party that holds the images."""
+
     def __len__(self) -> int: ...
 
     def images(self, positions: Tensor) -> Tensor:

@@ -11,11 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from personae.algorithms import ALGORITHMS
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.data import PartitionPlan
 from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
 from personae.experiment.explain import explain, nearest
+from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
 from personae.runtime.firewall import Firewall
 
@@ -96,6 +98,7 @@ class StageSection(_Section):
     participation: float = 1.0
     quorum: float = 0.5
     evaluate_every: int = 0
+    server: ServerStep = Field(default_factory=ServerStep)
     algorithm: dict[str, Any]
 
 
@@ -134,8 +137,26 @@ class Experiment(_Section):
         return plain
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file. Its paths are relative to its folder; overrides look like `stages.federate.rounds=3`."""
+def load_experiment(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:
+    """Read an experiment file. Its paths are relative to its folder; overrides look like `stages.federate.rounds=3`.
+
+    A file may say `extends = "other.toml"` and hold only what is different from there, and it may hold `[variants]` of
+    its experiment (`experiment/variants.py`); without naming one it is as it stands.
+    """
+    raw = _read(path)
+    raw = varied(raw, variant, str(path)) if variant is not None else raw
+    raw.pop(VARIANTS, None)
+    for override in overrides:
+        _apply(raw, override)
+    return parse_experiment(_absolute(raw, path.parent), str(path))
+
+
+def load_variants(path: Path) -> dict[str, Experiment]:
+    """Every variant that an experiment file holds, by name."""
+    return {name: load_experiment(path, variant=name) for name in _read(path).get(VARIANTS, {})}
+
+
+def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -144,9 +165,15 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
-    for override in overrides:
-        _apply(raw, override)
-    return parse_experiment(_absolute(raw, path.parent), str(path))
+    if EXTENDS not in raw:
+        return raw
+    other, chain = path.parent / str(raw.pop(EXTENDS)), below | {path.resolve()}
+    if other.resolve() in chain:
+        raise ConfigError(f"{path}: {EXTENDS} leads back to {other}")
+    base = _absolute(_read(other, chain), other.parent)
+    base.pop("name", None)  # another experiment may have another name and need not begin anew for it
+    whole: dict[str, Any] = merged(base, raw, str(path))
+    return whole
 
 
 def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:

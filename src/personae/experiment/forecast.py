@@ -6,7 +6,7 @@ from personae.core.layout import Layout
 from personae.core.stage import Stage
 from personae.data.holdings import Holding
 from personae.experiment.materials import Materials
-from personae.privacy.disclosure import message_bytes, sends
+from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
 
 COPIES = 4  # of the weights in a process that trains: the weights, their gradient, the momentum, the update
@@ -76,7 +76,7 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         rounds=stage.rounds,
         clients_per_round=asked,
         images_per_round=images * asked // len(trainers) if asked else images,
-        bytes_down=asked * message_bytes(algorithm.types.down, layout, width, classes),
-        bytes_up=asked * message_bytes(algorithm.types.up, layout, width, classes),
-        leaves=sends(algorithm),
+        bytes_down=asked * message_bytes(algorithm.types.down, layout, width, classes, withheld(stage.algorithm)),
+        bytes_up=asked * message_bytes(algorithm.types.up, layout, width, classes, withheld(stage.algorithm)),
+        leaves=sends(stage.algorithm),
     )

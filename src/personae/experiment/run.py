@@ -1,5 +1,6 @@
 """From an experiment to a finished run."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,38 @@ def run_experiment(
     notify: Callable[[str], None] = unheard,
 ) -> Path:
     """Run it, or go on with it, in the folder `out`; gives the path of the report."""
+    conduct(
+        experiment,
+        out,
+        resume=resume,
+        workers=workers,
+        device=device,
+        acceleration=acceleration,
+        cache=cache,
+        progress=progress,
+        notify=notify,
+    )
+    return write_report(out)
+
+
+def conduct(
+    experiment: Experiment,
+    out: Path,
+    *,
+    begin: Path | None = None,
+    resume: bool = False,
+    workers: int = 1,
+    device: str = "cpu",
+    acceleration: Acceleration | None = None,
+    cache: Path | None = None,
+    progress: Progress = silent,
+    notify: Callable[[str], None] = unheard,
+) -> None:
+    """Run it without a report.
+
+    `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
+    it ended with is taken over to the bit, and only the last stage runs here.
+    """
     config, recipe = experiment.resolved(), experiment.recipe
     speed = acceleration or Acceleration()
     if resume:
@@ -53,13 +86,18 @@ def run_experiment(
             acceleration=speed,
         )
         layout = federation.backbone().layout
+        checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
+        if begin is not None and checkpoints.latest() is None:
+            if (begin / "private").is_dir():
+                shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True)
+            checkpoints.inherit(begin / "checkpoints", recipe[-2])
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         transport = local_transport(federation, workers, device)
         try:
             Engine(
                 federation=federation,
                 transport=transport,
-                checkpoints=Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout),
+                checkpoints=checkpoints,
                 journal=run,
                 scratch=out / "scratch",
                 initial=_initial(experiment, layout),
@@ -74,7 +112,6 @@ def run_experiment(
             ).run()
         finally:
             transport.close()
-        return write_report(out)
     finally:
         run.close()
 

@@ -134,7 +134,7 @@ def _describe(stage: Stage) -> dict[str, Any]:
         "algorithm": algorithm.name,
         "label": stage.title,
         "rounds": stage.rounds,
-        "discloses": sorted({*sends(algorithm), *Assessment.payloads().values()}),
+        "discloses": sorted({*sends(stage.algorithm), *Assessment.payloads().values()}),
         "pools_faces": algorithm.pools_faces,
     }
 

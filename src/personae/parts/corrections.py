@@ -1,8 +1,12 @@
 """Regularisers over the class embeddings of many clients: their values and gradients in closed form, block by block.
 
 `rows` [C, D] holds the class embeddings of all clients, `owners` [C] whose each one is, in ascending order: the rows of
-a client stand together. Every function gives a `Slope`: the regulariser and its gradient in the rows. No C x C array
-exists at any time: memory is that of the rows and of `block` x C similarities, time that of two products of matrices.
+a client stand together. Where identities may be shared, each has one row, and `owners` [C, K] marks all who hold it.
+Every function gives a `Slope`: the regulariser and its gradient in the rows. No C x C array exists at any time: memory
+is that of the rows and of `block` x C similarities, time that of two products of matrices.
+
+Where even that time is too much, `anchors` names some of the classes, drawn at random: a regulariser is a sum over
+classes, and the sum over these alone, scaled up, has the exact one as its mean. Time falls with their number.
 """
 
 import math
@@ -13,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.core.payload import ClassEmbeddings
+from personae.core.payload import Aliases, ClassEmbeddings
 from personae.errors import Diverged
 from personae.parts.margins import Margin
 
@@ -35,13 +39,15 @@ def softmax_regulariser(
     *,
     normalise: bool | None = None,
     reduction: Reduction = "sum",
+    anchors: Tensor | None = None,
     block: int = BLOCK,
 ) -> Slope:
     """The softmax regulariser of FedGC (Eq. 5): each class against the classes of all other clients.
 
     Reg(W) = sum_a -log e^{z_aa} / (e^{z_aa} + sum_b e^{z_ab}), over the classes b of other clients than that of a. The
-    self term z_aa stays in the denominator; other classes of the same client do not enter, local training sees to
-    them. z_ab = w_b·w'_a, where w' = w is held fixed: with P the softmax of z, the gradient is P'W - W.
+    self term z_aa stays in the denominator; other classes of the same client do not enter, local training sees to them.
+    (A shared class a meets the classes b of clients that do not hold a.) z_ab = w_b·w'_a, where w' = w is held fixed:
+    with P the softmax of z, the gradient is P'W - W.
 
     The form is that of the local loss, `margin`: softmax takes inner products as above; cosface and arcface take
     z_ab = s·cos(w_b, w'_a), with the margin at the true class: z_aa = s·(1 - m) or s·cos m. (There the gradient of z_aa
@@ -57,25 +63,30 @@ def softmax_regulariser(
     drop = scale * _margin_at_zero(margin) if on_sphere else 0.0
     value, gradient = _zero(rows), torch.zeros_like(rows)
     logits = rows.new_empty(min(block, len(rows)), len(rows))
-    for here in _blocks(len(rows), block):
+    for here, lines in _blocks(rows, anchors, block):
         fixed = vectors[here]
         z = torch.mm(scale * fixed, vectors.T, out=logits[: len(fixed)])
-        own = z[:, here].diagonal()
-        true = own - drop
-        _hide_same_owner(z, here, owners)
-        own.copy_(true)
+        true = z[lines, here] - drop
+        _hide(z, here, owners)
+        z[lines, here] = true
         peak = z.amax(1, keepdim=True)
         total = z.sub_(peak).exp_().sum(1, keepdim=True)
         value += (total.log() + peak - true[:, None]).sum(dtype=torch.float64)
         gradient.addmm_(z.T, fixed / total, alpha=scale)  # P'W, with the rows of P summed up to one on the way
-    gradient.sub_(vectors, alpha=scale)
-    terms = len(rows) if reduction == "mean" else 1
+        gradient.index_add_(0, here, fixed, alpha=-scale)
+    terms = _share(rows, anchors) * (len(rows) if reduction == "mean" else 1)
     return Slope(value / terms, (_through_unit(rows, vectors, gradient) if on_sphere else gradient).div_(terms))
 
 
 @torch.no_grad()
 def cosine_regulariser(
-    rows: Tensor, owners: Tensor, margin: Margin, *, normalise: bool | None = None, reduction: Reduction = "sum"
+    rows: Tensor,
+    owners: Tensor,
+    margin: Margin,
+    *,
+    normalise: bool | None = None,
+    reduction: Reduction = "sum",
+    block: int = BLOCK,
 ) -> Slope:
     """The cosine regulariser that FedGC is compared with (FedCos): sum_a sum_b w_b·w'_a, b of other clients than a.
 
@@ -85,35 +96,42 @@ def cosine_regulariser(
     """
     on_sphere = _on_sphere(margin, normalise)
     vectors = F.normalize(rows) if on_sphere else rows
-    names, counts = torch.unique_consecutive(owners, return_counts=True)
-    which = torch.arange(len(names), device=rows.device).repeat_interleave(counts)
-    sums = vectors.new_zeros(len(names), rows.shape[1]).index_add_(0, which, vectors)
-    others = (sums.sum(0) - sums)[which]
+    others, pairs = _sums_of_others(vectors, owners, block)
     value = torch.linalg.vecdot(vectors, others).sum(dtype=torch.float64)
-    pairs = len(rows) ** 2 - int(counts.square().sum())
     terms = max(pairs, 1) if reduction == "mean" else 1
     return Slope(value / terms, (_through_unit(rows, vectors, others) if on_sphere else others).div_(terms))
 
 
 @torch.no_grad()
-def spreadout(rows: Tensor, margin: float, *, reduction: Reduction = "sum", block: int = BLOCK) -> Slope:
+def spreadout(
+    rows: Tensor,
+    margin: float,
+    *,
+    reduction: Reduction = "sum",
+    anchors: Tensor | None = None,
+    block: int = BLOCK,
+) -> Slope:
     """The spreadout regulariser of FedFace (Eq. 9): sum_c sum_{c' != c} max(0, v - d(w_c, w_c'))^2.
 
     d is the cosine distance 1 - cos and v the `margin`: pairs with a cosine above 1 - v are pushed apart, whoever holds
     them. Both rows of a pair move. The mean is over the ordered pairs.
     """
     vectors = F.normalize(rows)
-    value, gradient = _zero(rows), torch.empty_like(rows)
+    value, gradient = _zero(rows), torch.zeros_like(rows)
     cosines = rows.new_empty(min(block, len(rows)), len(rows))
-    for here in _blocks(len(rows), block):
-        excess = torch.mm(vectors[here], vectors.T, out=cosines[: len(vectors[here])])
+    for here, lines in _blocks(rows, anchors, block):
+        fixed = vectors[here]
+        excess = torch.mm(fixed, vectors.T, out=cosines[: len(fixed)])
         excess.sub_(1 - margin).clamp_(min=0)  # max(0, v - d)
-        excess[:, here].diagonal().zero_()
+        excess[lines, here] = 0
         value += torch.linalg.vecdot(excess, excess).sum(dtype=torch.float64)
-        torch.mm(excess, vectors, out=gradient[here])
-    terms = max(len(rows) * (len(rows) - 1), 1) if reduction == "mean" else 1
-    # Each pair is in the sum twice, and each square gives a factor of two.
-    return Slope(value / terms, _through_unit(rows, vectors, gradient.mul_(4 / terms)))
+        gradient.index_add_(0, here, excess @ vectors)
+        if anchors is not None:  # summed over all of them, the other rows of the pairs come to the very same
+            gradient.addmm_(excess.T, fixed)
+    terms = _share(rows, anchors) * (max(len(rows) * (len(rows) - 1), 1) if reduction == "mean" else 1)
+    # Each square gives a factor of two; and of all pairs, each is in the sum twice.
+    factor = (4 if anchors is None else 2) / terms
+    return Slope(value / terms, _through_unit(rows, vectors, gradient.mul_(factor)))
 
 
 Correction = Callable[[Tensor, Tensor, Tensor], Tensor]  # new rows from the rows, their owners, and which may move
@@ -124,22 +142,42 @@ def corrected(
     heard: Mapping[str, ClassEmbeddings],
     correct: Correction,
     device: torch.device,
+    aliases: Mapping[str, Aliases] | None = None,
 ) -> dict[str, ClassEmbeddings]:
     """Everybody's rows after a round: `known` from earlier ones, replaced by those `heard` in this one, then corrected.
 
     `correct` sees all rows at once, but only those heard move; the rest stay as last seen and push the others all the
     same. They are stacked in the order of the names, so that who was seen when plays no part.
+
+    With `aliases` of everybody, rows of the same person are one: the mean of those heard (of all, where none was), and
+    each of its holders gets the same row back.
     """
     groups = dict(sorted({**known, **heard}.items()))
     if not heard:
         return groups
     rows, owners = stacked([group.rows.to(device) for group in groups.values()])
     moving = torch.tensor([name in heard for name in groups], device=device)[owners, None]
-    moved = correct(rows, owners, moving)
+    if aliases is None:
+        moved = correct(rows, owners, moving)
+    else:
+        tokens = torch.cat([aliases[name].tokens.to(device) for name in groups])
+        moved = _as_one(rows, owners, moving, tokens, correct)
     if not moved.isfinite().all():
         raise Diverged("the corrected class embeddings are not finite; lower the strength of the correction")
     parts = moved.split([len(group.rows) for group in groups.values()])  # type: ignore[no-untyped-call]
     return {name: ClassEmbeddings(part) for name, part in zip(groups, parts, strict=True)}
+
+
+def _as_one(rows: Tensor, owners: Tensor, moving: Tensor, tokens: Tensor, correct: Correction) -> Tensor:
+    """Correct with one row for each token, held by all who have it."""
+    people, which = torch.unique(tokens, return_inverse=True)
+    heard = torch.zeros(len(people), 1, device=rows.device).index_add_(0, which, moving.float()) > 0
+    weights = torch.where(heard[which], moving, True).to(rows.dtype)
+    total = rows.new_zeros(len(people), 1).index_add_(0, which, weights)
+    means = rows.new_zeros(len(people), rows.shape[1]).index_add_(0, which, weights * rows).div_(total)
+    members = torch.zeros(len(people), int(owners.max()) + 1, dtype=torch.bool, device=rows.device)
+    members[which, owners] = True
+    return correct(means, members, heard)[which]
 
 
 def stacked(groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -149,16 +187,54 @@ def stacked(groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return rows, torch.arange(len(groups), device=rows.device).repeat_interleave(sizes)
 
 
-def _blocks(count: int, size: int) -> Iterator[slice]:
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+def drawn(count: int | None, rows: Tensor, generator: torch.Generator) -> Tensor | None:
+    """So many anchors at random, in ascending order; None, for all, where no number is given or there are no more."""
+    if count is None or count >= len(rows):
+        return None
+    return torch.randperm(len(rows), generator=generator)[:count].sort().values.to(rows.device)
 
 
-def _hide_same_owner(z: Tensor, here: slice, owners: Tensor) -> None:
-    """-inf where an anchor of the block meets a class of its own client.
+def _blocks(rows: Tensor, anchors: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions of the anchors (all rows, if None) in blocks, and the lines that they have there."""
+    every = torch.arange(len(rows), device=rows.device) if anchors is None else anchors
+    for here in every.split(size):  # type: ignore[no-untyped-call]
+        yield here, torch.arange(len(here), device=rows.device)
 
-    Owners ascend, so that this happens in one band of columns, not much wider than the block.
+
+def _share(rows: Tensor, anchors: Tensor | None) -> float:
+    """Which part of the sum over all classes the anchors make up."""
+    return 1.0 if anchors is None else len(anchors) / len(rows)
+
+
+def _sums_of_others(vectors: Tensor, owners: Tensor, block: int) -> tuple[Tensor, int]:
+    """For each class b the sum of the classes a that it is pushed away from, and the number of all such pairs."""
+    if owners.ndim == 1:
+        names, counts = torch.unique_consecutive(owners, return_counts=True)
+        which = torch.arange(len(names), device=vectors.device).repeat_interleave(counts)
+        sums = vectors.new_zeros(len(names), vectors.shape[1]).index_add_(0, which, vectors)
+        return (sums.sum(0) - sums)[which], len(vectors) ** 2 - int(counts.square().sum())
+    others, pairs = torch.zeros_like(vectors), 0
+    for here, _ in _blocks(vectors, None, block):
+        apart = ~_inside(here, owners)
+        others.addmm_(apart.T.to(vectors.dtype), vectors[here])
+        pairs += int(apart.sum())
+    return others, pairs
+
+
+def _inside(here: Tensor, members: Tensor) -> Tensor:
+    """bool [block, C]: whether all who hold a class hold the anchor as well, so that nobody outside can push."""
+    holders = members.float()
+    return holders[here] @ holders.T == holders.sum(1)
+
+
+def _hide(z: Tensor, here: Tensor, owners: Tensor) -> None:
+    """-inf where an anchor of the block meets a class of its own client or, where shared, of those who hold it.
+
+    With one owner each, owners ascend, so that this happens in one band of columns, not much wider than the block.
     """
+    if owners.ndim == 2:
+        z.masked_fill_(_inside(here, owners), -math.inf)
+        return
     anchors = owners[here]
     first = int(torch.searchsorted(owners, anchors[0]))
     last = int(torch.searchsorted(owners, anchors[-1], right=True))

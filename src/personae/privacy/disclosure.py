@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from personae.core.algorithm import AnyAlgorithm
+from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 
 PREAMBLE = """# What leaves a client
 
@@ -21,6 +21,13 @@ Whoever holds it and the network can recognise that person in other images, link
 reconstruct a likeness of the face. Where it goes up, the server learns it; where it comes down, a client gets back its
 own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
 may hold the templates of everybody who takes part.
+
+An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share and the
+server does not have. It lets the server see which clients hold the same person, how many people any two of them share,
+and the same again in every round and every run under that key. It does not say who the person is; whoever has the key,
+which is every client, can try names against it. A person held by several clients has one class embedding, the mean of
+theirs: each of these clients then receives what the others' images of that person have contributed. FedGC sends aliases
+only where `link` is set.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
@@ -47,12 +54,20 @@ def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
     return found
 
 
-def sends(algorithm: type[AnyAlgorithm]) -> list[str]:
-    """The payload kinds that leave a client under an algorithm, in alphabetical order."""
-    return sorted(set(algorithm.types.up.payloads().values()) if algorithm.federated else set())
+def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
+    """Fields that stay empty: of an algorithm with its hyper-parameters, those it says; of a class alone, none."""
+    return algorithm.withheld if isinstance(algorithm, Algorithm) else frozenset()
 
 
-def warning(algorithm: type[AnyAlgorithm]) -> str | None:
+def sends(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
+    """The payload kinds that leave a client, in alphabetical order."""
+    if not algorithm.federated:
+        return []
+    kept = withheld(algorithm)
+    return sorted({payload for field, payload in algorithm.types.up.payloads().items() if field not in kept})
+
+
+def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
     """What a user has to be told before a run."""
     if algorithm.pools_faces:
         return f"{algorithm.name} pools the faces of all clients in one place: it is a comparison, not a private method"
@@ -72,13 +87,16 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     return "\n".join([*lines, "", *notes, ""])
 
 
-def message_bytes(kind: type[Message], layout: Layout, width: int, classes: int) -> int:
+def message_bytes(
+    kind: type[Message], layout: Layout, width: int, classes: int, without: frozenset[str] = frozenset()
+) -> int:
     """The size of a message before there is one, for a client with so many classes and embeddings of this width."""
     sizes = {
         ModelState.__name__: 4 * layout.size,
         ClassEmbeddings.__name__: 4 * width * classes,
         PublicEmbeddings.__name__: 4 * width * classes,
+        Aliases.__name__: 8 * classes,
         Count.__name__: 8,
         Scalars.__name__: 8,
     }
-    return sum(sizes[payload] for payload in kind.payloads().values())
+    return sum(sizes[payload] for field, payload in kind.payloads().items() if field not in without)

@@ -13,6 +13,7 @@ from personae.report.table import CLIENTS, DEVIATION, Row, cell, columns_of, hea
 EXPLANATIONS = {
     "ModelState": "weights of the model",
     "ClassEmbeddings": "one vector for each identity that a client holds",
+    "Aliases": "a token for each identity, by which clients that hold the same person can be told",
     "PublicEmbeddings": "one vector for each identity of a public data set",
     "Count": "the number of samples behind an update",
     "Scalars": "named figures, such as a mean loss",

@@ -50,6 +50,11 @@ class Checkpoints:
     def finished(self, stage: str) -> ServerState:
         return self._load(self._finished(stage))[1]
 
+    def inherit(self, folder: Path, stage: Stage) -> None:
+        """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""
+        _, state = self._load(folder / "finished" / f"{stage.name}.safetensors", own=False)
+        self.save(stage, stage.rounds, state, {})
+
     @property
     def _latest(self) -> Path:
         return self.folder / "latest.safetensors"
@@ -57,7 +62,7 @@ class Checkpoints:
     def _finished(self, stage: str) -> Path:
         return self.folder / "finished" / f"{stage}.safetensors"
 
-    def _load(self, path: Path) -> tuple[Position, ServerState]:
+    def _load(self, path: Path, *, own: bool = True) -> tuple[Position, ServerState]:
         try:
             packet = wire.from_bytes(path.read_bytes())
             where = json.loads(packet.scalars[_WHERE])
@@ -65,7 +70,7 @@ class Checkpoints:
             raise DataError(
                 f"{path}: this checkpoint cannot be read ({error}); start anew in another folder"
             ) from error
-        if where["experiment"] != self.experiment:
+        if own and where["experiment"] != self.experiment:
             raise ConfigError(
                 f"{path}: this checkpoint is of another experiment; resume with its own configuration and data, "
                 "or choose another --out"

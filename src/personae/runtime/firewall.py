@@ -12,7 +12,7 @@ from torch import Tensor
 from personae.core.backbone import Backbone
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Payload
+from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,14 @@ class Firewall:
 
     def problem(self, update: Message, backbone: Backbone) -> str | None:
         """What is wrong with this update on its own, in one phrase."""
+        named = {len(payload.tokens) for payload in _payloads(update) if isinstance(payload, Aliases)}
         for payload in _payloads(update):
             if isinstance(payload, ModelState) and payload.layout != backbone.layout:
                 return _difference(payload.layout, backbone.layout)
             if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
                 return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
+            if isinstance(payload, ClassEmbeddings) and named - {len(payload.rows)}:
+                return f"it names {named.pop()} identities and sends {len(payload.rows)} class embeddings"
             if not self.enabled:
                 continue
             if not all(_finite(tensor) for tensor in payload.tensors):

@@ -1,0 +1,167 @@
+"""A claim of a paper: its sentence, its figures, and the comparisons between measured quantities that decide it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from personae.reproduce.quantities import Outcomes, Quantity
+from personae.reproduce.statistics import Test, Verdict
+
+RECIPES = files("personae.reproduce") / "recipes"
+
+
+class Comparison(ABC):
+    """One thing that a claim says about two quantities or more."""
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[Quantity, ...]: ...
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """What would have to be so, in the labels of the quantities."""
+
+    @abstractmethod
+    def contrast(self, values: Sequence[float]) -> float:
+        """One seed's figures as the one number that is tested."""
+
+    @abstractmethod
+    def verdict(self, test: Test) -> Verdict: ...
+
+    @abstractmethod
+    def p(self, test: Test) -> float:
+        """The p of what the claim says: small where the measurements speak for it."""
+
+
+@dataclass(frozen=True)
+class Above(Comparison):
+    """`high` > `low`, or by at least `by`; with a negative `by`, not lower by more than that."""
+
+    high: Quantity
+    low: Quantity
+    by: float = 0.0
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return self.high, self.low
+
+    @property
+    def text(self) -> str:
+        if not self.by:
+            return f"{self.high.label} > {self.low.label}"
+        sign = "+" if self.by > 0 else "−"
+        return f"{self.high.label} > {self.low.label} {sign} {abs(self.by):g}"
+
+    def contrast(self, values: Sequence[float]) -> float:
+        return values[0] - values[1]
+
+    def verdict(self, test: Test) -> Verdict:
+        return test.exceeds(self.by)
+
+    def p(self, test: Test) -> float:
+        return test.above(self.by)
+
+
+@dataclass(frozen=True)
+class Near(Comparison):
+    """`one` and `other` differ by less than `within`."""
+
+    one: Quantity
+    other: Quantity
+    within: float
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return self.one, self.other
+
+    @property
+    def text(self) -> str:
+        return f"|{self.one.label} − {self.other.label}| < {self.within:g}"
+
+    def contrast(self, values: Sequence[float]) -> float:
+        return values[0] - values[1]
+
+    def verdict(self, test: Test) -> Verdict:
+        return test.stays_within(self.within)
+
+    def p(self, test: Test) -> float:
+        return max(test.above(-self.within), test.below(self.within))
+
+
+@dataclass(frozen=True)
+class Rising(Comparison):
+    """The figures rise over `positions`: the slope of each seed's straight line is positive, or above `by`.
+
+    Positions are one apart unless given. For a fall, name the quantities the other way round.
+    """
+
+    steps: tuple[Quantity, ...]
+    positions: tuple[float, ...] | None = None
+    by: float = 0.0
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return self.steps
+
+    @property
+    def text(self) -> str:
+        return f"a rise from {self.steps[0].label} to {self.steps[-1].label}"
+
+    def contrast(self, values: Sequence[float]) -> float:
+        places = self.positions or tuple(range(len(values)))
+        return float(np.polyfit(places, values, 1)[0])
+
+    def verdict(self, test: Test) -> Verdict:
+        return test.exceeds(self.by)
+
+    def p(self, test: Test) -> float:
+        return test.above(self.by)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`paper` holds the figures that the paper reports, as it reports them; `beside` what is shown and not judged."""
+
+    id: str
+    sentence: str
+    paper: str
+    parts: tuple[Comparison, ...]
+    beside: tuple[Quantity, ...] = ()
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """Everything compared or shown, each once, in order."""
+        compared = [quantity for part in self.parts for quantity in part.quantities]
+        return tuple({quantity.label: quantity for quantity in (*compared, *self.beside)}.values())
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(variant for quantity in self.quantities for variant in quantity.variants))
+
+
+class Pictures(Protocol):
+    """Draws more than the claims' own plots into a folder, from the outcomes by seed; gives the files."""
+
+    def __call__(self, outcomes: Mapping[int, Outcomes], out: Path) -> list[Path]: ...
+
+
+@dataclass(frozen=True)
+class System:
+    """A paper: its claims, and optionally pictures beyond their plots, with the variants that these need.
+
+    Its experiments are `<name>/<scale>.toml` in the folder `recipes`, a variant for each row of the paper's tables.
+    """
+
+    name: str
+    paper: str
+    claims: tuple[Claim, ...]
+    pictures: Pictures | None = None
+    pictured: tuple[str, ...] = ()
+    recipes: Traversable = RECIPES

@@ -1,0 +1,79 @@
+"""What claims compare: a number that the runs of one seed give."""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from personae.errors import DataError
+from personae.experiment.config import Experiment
+from personae.report.records import Record, Run, read_run
+from personae.report.table import CLIENTS
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The finished run of one variant with one seed."""
+
+    experiment: Experiment
+    folder: Path
+    cache: Path | None = None
+
+    @cached_property
+    def run(self) -> Run:
+        return read_run(self.folder)
+
+    def record(self, stage: str | None = None) -> Record:
+        """What happened in a stage that ran here, by default the last."""
+        return self.run.records[stage or self.experiment.stages[-1].name]
+
+    def final(self, metric: str, stage: str | None = None) -> float:
+        """A metric of the last evaluation: `heldout/accuracy`, `clients/personal/rank1` for a mean over clients."""
+        record = self.record(stage)
+        if metric.startswith(CLIENTS):
+            found = record.clients[max(record.clients)].get(metric.removeprefix(CLIENTS))
+            value = None if found is None else found.mean
+        else:
+            value = record.final_metrics.get(metric)
+        if value is None:
+            raise DataError(f"{self.folder}: there is no metric {metric}")
+        return value
+
+    def curve(self, metric: str, stage: str | None = None) -> dict[int, float]:
+        """A metric of the server's benchmarks by round, as often as it was evaluated."""
+        return {round_: metrics[metric] for round_, metrics in sorted(self.record(stage).benchmarks.items())}
+
+
+Outcomes = Mapping[str, Outcome]  # of one seed, by variant
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure with a name, the variants whose runs it needs, and how it is read from them.
+
+    `a - b` is a quantity too, and so is an `average`.
+    """
+
+    label: str
+    variants: tuple[str, ...]
+    read: Callable[[Outcomes], float] = field(repr=False)
+    unit: str = "%"
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        return Quantity(
+            f"{self.label} − {other.label}",
+            (*self.variants, *other.variants),
+            lambda outcomes: self.read(outcomes) - other.read(outcomes),
+            self.unit,
+        )
+
+
+def figure(label: str, variant: str, metric: str = "heldout/accuracy", stage: str | None = None) -> Quantity:
+    """A metric at the end of a variant, in percent. Without `stage`, of its last one."""
+    return Quantity(label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage))
+
+
+def average(label: str, *parts: Quantity) -> Quantity:
+    variants = tuple(dict.fromkeys(variant for part in parts for variant in part.variants))
+    return Quantity(label, variants, lambda outcomes: statistics.fmean(part.read(outcomes) for part in parts))

@@ -1,0 +1,125 @@
+"""From the name of a system to verdicts on its claims."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file
+from pathlib import Path
+from typing import Literal
+
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import Experiment, load_variants
+from personae.experiment.explain import nearest
+from personae.files import write_text
+from personae.privacy.disclosure import warning
+from personae.reproduce.claims import Claim, System
+from personae.reproduce.findings import Finding, find
+from personae.reproduce.pages import write_findings
+from personae.reproduce.plan import Plan
+from personae.reproduce.quantities import Outcome, Outcomes
+from personae.reproduce.runner import Runner, below
+from personae.reproduce.systems import SYSTEMS
+from personae.runtime.engine import unheard
+
+Scale = Literal["small", "large"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of it, and the pictures that were drawn besides the claims' plots."""
+
+    findings: tuple[Finding, ...]
+    pictures: tuple[Path, ...]
+
+
+def find_system(name: str) -> System:
+    if name not in SYSTEMS:
+        raise ConfigError(f"there is no system {name!r}{nearest(name, SYSTEMS)}")
+    return SYSTEMS[name]
+
+
+def choose_claims(system: System, ids: Sequence[str]) -> tuple[Claim, ...]:
+    """The claims named, in the order of the paper; all of them where none is."""
+    known = {claim.id: claim for claim in system.claims}
+    for wanted in ids:
+        if wanted not in known:
+            raise ConfigError(f"{system.name} has no claim {wanted!r}{nearest(wanted, known)}")
+    return tuple(claim for claim in system.claims if not ids or claim.id in ids)
+
+
+def variants_of(system: System, scale: Scale) -> dict[str, Experiment]:
+    """The experiments of a system by name, as its recipe declares them."""
+    with as_file(system.recipes / system.name / f"{scale}.toml") as path:
+        return load_variants(path)
+
+
+def reproduce(
+    system: System,
+    out: Path,
+    *,
+    scale: Scale = "small",
+    claims: Sequence[str] = (),
+    seeds: int = 3,
+    resume: bool = False,
+    runner: Runner | None = None,
+    notify: Callable[[str], None] = unheard,
+) -> Reproduction:
+    """Run what the claims need, once for each seed, in `out/runs`; then judge them and write it down in `out`."""
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: there must be one at least, and two for a verdict")
+    runner = runner or Runner()
+    chosen = choose_claims(system, claims)
+    experiments = variants_of(system, scale)
+    # Pictures tell of the whole paper; who asks for some claims does not wait for them.
+    pictured = system.pictured if chosen == system.claims else ()
+    needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *pictured))
+    _open(out, {"system": system.name, "scale": scale}, resume)
+    _warn([experiments[name] for name in needed], notify)
+
+    jobs, folders = [], {}
+    for seed in range(seeds):
+        plan = Plan.of({name: experiments[name].model_copy(update={"seed": seed}) for name in needed})
+        jobs += below(f"seed-{seed}", plan.jobs)
+        folders[seed] = {name: f"seed-{seed}/{folder}" for name, folder in plan.folders.items()}
+    failed = runner.run(jobs, out / "runs")
+
+    outcomes: dict[int, Outcomes] = {
+        seed: {
+            name: Outcome(experiments[name].model_copy(update={"seed": seed}), out / "runs" / folder, runner.cache)
+            for name, folder in of_seed.items()
+            if folder not in failed
+        }
+        for seed, of_seed in folders.items()
+    }
+    findings = tuple(find(claim, outcomes) for claim in chosen)
+    about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
+    write_findings(findings, about, out)
+    whole = all(name in of_seed for of_seed in outcomes.values() for name in pictured)
+    pictures = system.pictures(outcomes, out / "plots") if system.pictures and pictured and whole else []
+    return Reproduction(findings, tuple(pictures))
+
+
+def _open(out: Path, what: dict[str, str], resume: bool) -> None:
+    """A new folder, or with `resume` one that holds the same system at the same scale."""
+    mark = out / "reproduce.json"
+    if not resume:
+        if out.exists() and any(out.iterdir()):
+            raise ConfigError(f"{out}: the folder is not empty; go on there with --resume, or choose another --out")
+        write_text(mark, json.dumps(what) + "\n")
+        return
+    if not mark.is_file():
+        raise ConfigError(f"{out}: there is nothing to resume here; start without --resume")
+    try:
+        found = json.loads(mark.read_text())
+    except ValueError as error:
+        raise DataError(f"{mark}: this file is damaged ({error}); start anew elsewhere") from error
+    if found != what:
+        begun = f"{found.get('system')} at the {found.get('scale')} scale"
+        raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another --out")
+
+
+def _warn(experiments: Sequence[Experiment], notify: Callable[[str], None]) -> None:
+    """What leaves clients in these experiments, each kind of it once."""
+    stages = [stage for experiment in experiments for stage in experiment.recipe]
+    for text in dict.fromkeys(text for stage in stages if (text := warning(stage.algorithm))):
+        notify(text)

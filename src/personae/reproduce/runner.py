@@ -1,0 +1,245 @@
+"""Runs the jobs of all seeds, in this process or in several, and goes on where an earlier attempt stopped."""
+
+import json
+import multiprocessing
+import os
+import queue
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from personae.errors import ConfigError, Diverged, Interrupted, PersonaeError, QuorumLost
+from personae.experiment.config import Experiment, Source
+from personae.experiment.materials import Materials
+from personae.experiment.run import conduct
+from personae.progress import Progress, silent
+from personae.reproduce.plan import Job
+from personae.runtime.engine import unheard
+
+
+@dataclass(frozen=True)
+class Runner:
+    """`workers` runs go on at a time, each with one thread; the figures do not depend on how many."""
+
+    workers: int = 1
+    device: str = "cpu"
+    cache: Path | None = None
+    progress: Progress = silent
+    notify: Callable[[str], None] = unheard
+
+    def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
+        """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why."""
+        finished = {job.folder for job in jobs if _is_finished(job, out)}
+        left = [job for job in jobs if job.folder not in finished]
+        self._render(left)
+        failed: dict[str, str] = {}
+        with self.progress("experiments", len(left), "runs") as advance:
+            for job, problem in self._results(left, finished, out):
+                advance(1)
+                if problem is not None:
+                    failed[job.folder] = problem
+                    self.notify(f"{job.folder}: {problem}")
+        return failed
+
+    def _render(self, jobs: Sequence[Job]) -> None:
+        """Faces are read or rendered before the runs start, so that no two runs do the same."""
+        seen = set()
+        for job in jobs:
+            data = job.experiment.data
+            materials = Materials(job.experiment, self.workers, self.progress, self.cache)
+            for name in ("public", "private", "heldout"):
+                source: Source | None = getattr(data, name)
+                key = (source and source.model_dump_json(), job.experiment.seed, job.experiment.network)
+                if key not in seen:
+                    seen.add(key)
+                    getattr(materials, name)
+
+    def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[tuple[Job, str | None]]:
+        """Each job as it ends, with what went wrong in it; a job is begun when what it begins with is there."""
+        alone = self.workers == 1 or len(jobs) < 2
+        crew: Crew = Here() if alone else Processes(min(self.workers, len(jobs)))
+        waiting, failed = list(jobs), set[str]()
+        try:
+            while waiting or crew.busy:
+                for job in [job for job in waiting if job.begin in failed]:
+                    waiting.remove(job)
+                    failed.add(job.folder)
+                    yield job, f"what it begins with, {job.begin}, diverged"
+                ready = [job for job in waiting if job.begin is None or job.begin in finished]
+                for job in ready[: crew.free]:
+                    waiting.remove(job)
+                    crew.start(job, out, self.device, self.cache)
+                if not crew.busy:
+                    continue
+                job, problem = crew.wait()
+                (finished if problem is None else failed).add(job.folder)
+                yield job, problem
+        finally:
+            crew.close()
+
+
+class Here:
+    """One run at a time, in this process."""
+
+    free = 1
+
+    def __init__(self) -> None:
+        self._next: tuple[Job, str] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._next is not None
+
+    def start(self, job: Job, out: Path, device: str, cache: Path | None) -> None:
+        self._next = job, _message(job, out, device, cache)
+
+    def wait(self) -> tuple[Job, str | None]:
+        assert self._next is not None
+        (job, message), self._next = self._next, None
+        return job, _perform(json.loads(message))
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Processes:
+    """One run at a time in each of several processes. They end with this one, however it ends."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._processes: dict[Connection, SpawnProcess] = {}
+        self._jobs: dict[Connection, Job] = {}
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes[ours] = process
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._jobs)
+
+    @property
+    def free(self) -> int:
+        return len(self._processes) - len(self._jobs)
+
+    def start(self, job: Job, out: Path, device: str, cache: Path | None) -> None:
+        connection = next(connection for connection in self._processes if connection not in self._jobs)
+        self._jobs[connection] = job
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is gone, as `wait` will find
+            connection.send_bytes(_message(job, out, device, cache).encode())
+
+    def wait(self) -> tuple[Job, str | None]:
+        connection = wait(list(self._jobs))[0]
+        assert isinstance(connection, Connection)
+        job = self._jobs.pop(connection)
+        try:
+            answer = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            code = self._end(connection)
+            raise Interrupted(
+                f"{job.folder}: its process ended with code {code}; use fewer --workers and --resume"
+            ) from None
+        if "error" in answer:
+            raise _ERRORS[answer["kind"]](answer["error"])
+        return job, answer["problem"]
+
+    def close(self) -> None:
+        for connection in self._processes:
+            connection.close()  # a process whose connection is gone ends at once
+        for process in self._processes.values():
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+
+    def _end(self, connection: Connection) -> int | None:
+        process = self._processes.pop(connection)
+        process.join()
+        return process.exitcode
+
+
+Crew = Here | Processes
+_ERRORS: dict[str, type[PersonaeError]] = {kind.__name__: kind for kind in PersonaeError.__subclasses__()}
+
+
+def _message(job: Job, out: Path, device: str, cache: Path | None) -> str:
+    return json.dumps(
+        {
+            "experiment": job.experiment.model_dump_json(exclude_unset=True),
+            "out": str(out / job.folder),
+            "begin": None if job.begin is None else str(out / job.begin),
+            "device": device,
+            "cache": None if cache is None else str(cache),
+        }
+    )
+
+
+def _perform(order: dict[str, Any]) -> str | None:
+    """Do one run, or go on with it; what comes back is why it diverged."""
+    out = Path(order["out"])
+    begun = (out / "config.json").is_file()
+    if out.exists() and not begun:
+        shutil.rmtree(out)  # killed while it was being made
+    try:
+        conduct(
+            Experiment.model_validate_json(order["experiment"]),
+            out,
+            begin=None if order["begin"] is None else Path(order["begin"]),
+            resume=begun,
+            device=order["device"],
+            cache=None if order["cache"] is None else Path(order["cache"]),
+        )
+    except (Diverged, QuorumLost) as error:
+        return str(error)
+    return None
+
+
+def _work(connection: Connection) -> None:
+    """A process's life: runs until nobody is left to ask, and not a moment longer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
+    torch.set_num_threads(1)
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def listen() -> None:
+        while True:
+            try:
+                orders.put(json.loads(connection.recv_bytes()))
+            except (EOFError, OSError):
+                os._exit(0)  # a run may be cut off anywhere; its folder must be free for whoever resumes it
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        order = orders.get()
+        try:
+            answer = {"problem": _perform(order)}
+        except PersonaeError as error:
+            answer = {"error": str(error), "kind": type(error).__name__}
+        connection.send_bytes(json.dumps(answer).encode())
+
+
+def _is_finished(job: Job, out: Path) -> bool:
+    """Whether its last round was completed, in this very experiment."""
+    folder = out / job.folder
+    if not (folder / "checkpoints" / "finished" / f"{job.experiment.stages[-1].name}.safetensors").is_file():
+        return False
+    if json.loads((folder / "config.json").read_text()) != json.loads(json.dumps(job.experiment.resolved())):
+        raise ConfigError(f"{folder}: this run is of another experiment; choose another --out")
+    return True
+
+
+def below(folder: str, jobs: Sequence[Job]) -> list[Job]:
+    """The same jobs in a folder further down."""
+    return [
+        replace(job, folder=f"{folder}/{job.folder}", begin=None if job.begin is None else f"{folder}/{job.begin}")
+        for job in jobs
+    ]

@@ -1,0 +1,179 @@
+"""People whom several clients hold: one row each, pushed away only by clients outside the group."""
+
+import hashlib
+import hmac
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from personae.algorithms import FedGC
+from personae.algorithms.fedgc import State, Up
+from personae.core.algorithm import ClientInfo, Reply, Server
+from personae.core.backbone import Backbone
+from personae.core.payload import Aliases, ClassEmbeddings, Count, Scalars
+from personae.core.rng import generator
+from personae.parts.corrections import cosine_regulariser, softmax_regulariser
+from personae.parts.linking import tokens_of
+from personae.parts.margins import Margin
+from personae.runtime.firewall import Firewall
+from toys import NAMES, TRAINING, Crowd, Faces, Rehearsal, stage_of
+
+SOFTMAX = Margin(kind="softmax")
+HOLDERS = ({0}, {0, 1}, {1}, {2}, {1, 2}, {0, 2, 3}, {3})  # who holds each of seven people
+
+
+def crowd(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.randn(len(HOLDERS), 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    members = torch.tensor([[client in holders for client in range(4)] for holders in HOLDERS])
+    return rows, members
+
+
+def pushes(a: int, b: int) -> bool:
+    """Whether a class b is held by a client that does not hold a."""
+    return bool(HOLDERS[b] - HOLDERS[a])
+
+
+# --------------------------------------------------------------------------------------------------- the regularisers
+
+
+@pytest.mark.parametrize("block", [2, 256])
+def test_softmax_over_shared_people_written_out_in_numpy(block: int):
+    rows, members = crowd()
+    w, value, gradient = rows.numpy(), 0.0, np.zeros(rows.shape)
+    for a in range(len(w)):
+        own = math.exp(w[a] @ w[a])
+        others = {b: math.exp(w[b] @ w[a]) for b in range(len(w)) if b != a and pushes(a, b)}
+        total = own + sum(others.values())
+        value -= math.log(own / total)
+        gradient[a] += (own / total - 1) * w[a]
+        for b, each in others.items():
+            gradient[b] += each / total * w[a]
+    found = softmax_regulariser(rows, members, SOFTMAX, block=block)
+    assert float(found.value) == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(found.gradient, gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("block", [2, 256])
+def test_cosine_over_shared_people_written_out_in_numpy(block: int):
+    rows, members = crowd(1)
+    w = rows.numpy()
+    expected = np.array([sum((w[a] for a in range(len(w)) if pushes(a, b)), np.zeros(5)) for b in range(len(w))])
+    found = cosine_regulariser(rows, members, SOFTMAX, reduction="mean", block=block)
+    pairs = sum(pushes(a, b) for a in range(len(w)) for b in range(len(w)))
+    np.testing.assert_allclose(found.gradient, expected / pairs, rtol=1e-12, atol=1e-13)
+    assert float(found.value) == pytest.approx((w * expected).sum() / pairs, rel=1e-12)
+
+
+@pytest.mark.parametrize("regulariser", [softmax_regulariser, cosine_regulariser])
+def test_with_nobody_shared_it_is_what_it_was(regulariser: Any):
+    rows, _ = crowd(2)
+    owners = torch.tensor([0, 0, 1, 1, 1, 2, 2])
+    one, other = regulariser(rows, owners, SOFTMAX), regulariser(rows, F.one_hot(owners).bool(), SOFTMAX)
+    torch.testing.assert_close(one.gradient, other.gradient, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(one.value, other.value, rtol=1e-12, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------- the server
+
+
+def merged(algorithm: FedGC, backbone: Backbone, state: State, heard: dict[str, tuple[Any, Any]]) -> State:
+    server = Server(state.model, backbone, None, None, generator(0), 1, 1)
+    replies = [
+        Reply(
+            ClientInfo(name, index),
+            Up(model=state.model, rows=rows, aliases=aliases, samples=Count(3), training=Scalars({})),
+        )
+        for index, (name, (rows, aliases)) in enumerate(heard.items())
+    ]
+    return algorithm.merge(state, iter(replies), server)
+
+
+def sent(seed: int, *tokens: int) -> tuple[ClassEmbeddings, Aliases]:
+    rows = torch.randn(len(tokens), 8, generator=torch.Generator().manual_seed(seed))
+    return ClassEmbeddings(rows), Aliases(torch.tensor(tokens))
+
+
+def test_rows_of_one_person_are_averaged_and_only_outsiders_push(backbone: Backbone):
+    algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret")
+    heard = {"ann": sent(1, 7, 9), "bob": sent(2, 9, 4), "eve": sent(3, 5)}
+    state = merged(algorithm, backbone, State(model=backbone.state(), rows={}), heard)
+    ann, bob, eve = (heard[name][0].rows for name in ("ann", "bob", "eve"))
+    people = torch.stack([bob[1], eve[0], ann[0], (ann[1] + bob[0]) / 2])  # 4, 5, 7, 9
+    members = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]).bool()
+    expected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
+    torch.testing.assert_close(state.rows["ann"].rows, expected[[2, 3]])
+    torch.testing.assert_close(state.rows["bob"].rows, expected[[3, 0]])
+    torch.testing.assert_close(state.rows["eve"].rows, expected[[1]])
+    assert torch.equal(state.rows["ann"].rows[1], state.rows["bob"].rows[0])
+
+    # eve and bob stay away; ann alone speaks for 9 now, bob's copy follows, and nobody else moves.
+    again = merged(algorithm, backbone, state, {"ann": sent(4, 7, 9)})
+    fresh = sent(4, 7, 9)[0].rows
+    people = torch.stack([expected[0], expected[1], fresh[0], fresh[1]])
+    corrected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
+    torch.testing.assert_close(again.rows["ann"].rows, corrected[[2, 3]])
+    torch.testing.assert_close(again.rows["bob"].rows, torch.stack([corrected[3], expected[0]]))
+    torch.testing.assert_close(again.rows["eve"].rows, expected[[1]])
+
+
+class Acquainted(Crowd):
+    """Ann and Bob hold two people in common."""
+
+    def of(self, client: str) -> Any:
+        faces = super().of(client)
+        common = ["zoe", "max"] if client in NAMES[:2] else []
+        names = [*common, *(f"{client}-{number}" for number in range(20))]
+        parts = {
+            part: Faces(each.pixels, each.labels, each.classes, tuple(names[: each.classes]))
+            for part, each in (("train", faces.train), ("val", faces.val), ("test", faces.test))
+        }
+        return type(faces)(**parts)
+
+
+def test_a_whole_run_with_shared_people(tmp_path: Path):
+    algorithm = FedGC(training=TRAINING, strength=0.1, link="secret")
+    run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Acquainted()).run()
+    state = run.checkpoints.finished("fedgc")
+    first, second = (state.rows[name].rows for name in NAMES[:2])
+    assert torch.equal(first[:2], second[:2])
+    assert torch.equal(state.aliases[NAMES[0]].tokens[:2], state.aliases[NAMES[1]].tokens[:2])
+    assert len(torch.cat([state.aliases[name].tokens for name in NAMES]).unique()) == 2 + 3 + 4 + 5 - 2
+    assert any(entry["payload"] == "Aliases" for entry in run.notebook.books["ledger"])
+    plain = Rehearsal(tmp_path / "plain", (stage_of(FedGC(training=TRAINING, strength=0.1), rounds=2),)).run()
+    assert not any(entry["payload"] == "Aliases" for entry in plain.notebook.books["ledger"])
+
+
+# --------------------------------------------------------------------------------------------------------------- tokens
+
+
+def test_tokens_by_hand():
+    digest = hmac.new(b"secret", b"zoe", hashlib.sha256).digest()
+    assert int(tokens_of(["zoe"], "secret")[0]) == int.from_bytes(digest[:8], "little", signed=True)
+    assert not torch.equal(tokens_of(["zoe"], "secret"), tokens_of(["zoe"], "another"))
+    assert len(tokens_of([f"person-{number}" for number in range(10_000)], "k").unique()) == 10_000
+
+
+def test_aliases_that_make_no_sense_are_refused(backbone: Backbone):
+    with pytest.raises(ValueError, match="twice"):
+        Aliases(torch.tensor([3, 4, 3]))
+    with pytest.raises(ValueError, match="int64"):
+        Aliases(torch.tensor([3.0]))
+    update = Up(
+        model=backbone.state(),
+        rows=ClassEmbeddings(torch.zeros(3, backbone.width)),
+        aliases=Aliases(torch.tensor([1, 2])),
+        samples=Count(3),
+        training=Scalars({}),
+    )
+    assert Firewall().problem(update, backbone) == "it names 2 identities and sends 3 class embeddings"
+
+
+@pytest.mark.parametrize("options", [{"link": ""}, {"link": "k", "regulariser": "none"}, {"anchors": 0}])
+def test_impossible_options_are_refused(options: dict[str, Any]):
+    with pytest.raises(ValueError, match="must"):
+        FedGC(**options)
