@@ -14,7 +14,7 @@ from torch import Tensor
 
 from personae.core.embedder import embed
 from personae.errors import DataError
-from personae.experiment.assess import load_model
+from personae.experiment.assess import load_backbone
 from personae.experiment.materials import Materials
 from personae.parts.embedding import BackboneEmbedder
 from personae.reproduce.claims import Pictures
@@ -60,7 +60,7 @@ def crowd_of(outcome: Outcome) -> Crowd:
     """Only a simulation can look into all clients like this."""
     materials = Materials(outcome.experiment, cache=outcome.cache)
     stage = outcome.experiment.recipe[-1]
-    _, backbone = load_model(outcome.folder, stage.name)
+    _, backbone = load_backbone(outcome.folder, stage.name)
     embedder = BackboneEmbedder(backbone, outcome.experiment.evaluation.mirror)
     vectors: list[Tensor] = []
     people: list[Tensor] = []
