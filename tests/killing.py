@@ -134,16 +134,16 @@ def _at_step(number: int) -> Callable[[], None]:
     """Within a training, after so many steps of this process."""
 
     def install() -> None:
-        step, seen = local_sgd._SGD.step, 0
+        step, seen = local_sgd._Step.__call__, 0
 
-        def stepping(self: Any, rate: float) -> None:
+        def stepping(self: Any, *arguments: Any) -> None:
             nonlocal seen
-            step(self, rate)
+            step(self, *arguments)
             seen += 1
             if seen == number:
                 die()
 
-        local_sgd._SGD.step = stepping  # type: ignore[method-assign]
+        local_sgd._Step.__call__ = stepping  # type: ignore[method-assign]
 
     return install
 
@@ -177,10 +177,10 @@ def _before_keeping(stage_name: str, number: int) -> Callable[[], None]:
     def install() -> None:
         save = PrivateStore.save
 
-        def saving(self: PrivateStore, stage: str, round_: int, state: Any) -> None:
+        def saving(self: PrivateStore, stage: str, round_: int, state: Any, **options: Any) -> None:
             if (stage, round_) == (stage_name, number):
                 die()
-            save(self, stage, round_, state)
+            save(self, stage, round_, state, **options)
 
         PrivateStore.save = saving  # type: ignore[method-assign]
 

@@ -66,6 +66,14 @@ def load_model(
             raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone")
         onnx = load_onnx(model, mirror=mirror, raw=raw, size=size)
         return Model(onnx, onnx.height, onnx.width)
+    network, backbone = load_backbone(model, stage, network, device=device)
+    return Model(BackboneEmbedder(backbone, mirror), network.height, network.width)
+
+
+def load_backbone(
+    model: Path, stage: str | None = None, network: Network | None = None, *, device: str = "cpu"
+) -> tuple[Network, Backbone]:
+    """The network and its trained backbone, of a run or a weights file."""
     if model.is_dir():
         config = model / "config.json"
         if not config.is_file():
@@ -77,8 +85,7 @@ def load_model(
     network, weights = load_weights(model, network)
     module = network.build()
     module.load_state_dict(weights)
-    backbone = Backbone(module, network.embedding, device)
-    return Model(BackboneEmbedder(backbone, mirror), network.height, network.width)
+    return network, Backbone(module, network.embedding, device)
 
 
 @dataclass(frozen=True, kw_only=True)
