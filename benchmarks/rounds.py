@@ -1,160 +1,100 @@
-"""One federated round in personae and in the plainest PyTorch loop, interleaved; and memory against clients.
+"""One federated round in personae, in the plainest PyTorch loop and in other frameworks, side by side.
 
-    python benchmarks/rounds.py [--repeats 5] [--clients 40] [--images 100]
+    python benchmarks/rounds.py [--repeats 5] [--clients 40] [--images 100] [--networks small,mobilefacenet]
 
-The loop is what one writes without a framework: a deep copy of the model for each client, PyTorch's own SGD with its
-default threads, a dictionary of sums. Both train the same network on the same images with the same loss, batch size
-and augmentation (a flip). Times are medians of interleaved repeats; read the ratios, not the seconds.
+All train the same network on the same images with the same loss, optimiser, batch size and augmentation (a flip); each
+is a process of its own, and a round of one follows a round of the other. Start-up is everything until the first round
+can begin; the first round is not counted. CPU time is that of all processes which a contender started. Read the ratios,
+not the seconds. pfl and Flower take part where they are installed: `pip install -e '.[bench]'`.
 """
 
 import argparse
-import copy
+import importlib.util
 import json
-import resource
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
-from functools import cached_property
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-
-from personae import Augmentation, ClientInfo, Federation, FedPE, Firewall, LocalSGD, Margin, Network, Stage
-from personae.core.algorithm import Server
-from personae.core.rng import generator
-from personae.runtime.exchange import Exchange
-from personae.runtime.federation import ClientFaces
-from personae.runtime.inprocess import available_cores, local_transport
-from personae.runtime.round import federated_round
-
-SIZE, POOL, BATCH, IDENTITIES = 64, 4000, 32, 5
-NETWORK = Network(name="small", embedding=64, height=SIZE, width=SIZE)
-
-
-@dataclass(frozen=True)
-class PooledImages:
-    """A client's images: a window into one memory-mapped file of random pixels that all clients share."""
-
-    path: Path
-    first: int
-    count: int
-
-    @property
-    def classes(self) -> int:
-        return IDENTITIES
-
-    @cached_property
-    def labels(self) -> torch.Tensor:
-        return torch.arange(self.count) % IDENTITIES
-
-    def __len__(self) -> int:
-        return self.count
-
-    def images(self, positions: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self._pool.take((self.first + positions.numpy()) % POOL, axis=0))
-
-    @cached_property
-    def _pool(self) -> np.ndarray:
-        return np.memmap(self.path, np.uint8, "r", shape=(POOL, SIZE, SIZE, 3)).view(np.ndarray)
+CONTENDERS = {
+    "plain-2": "plain loop, 2 threads",
+    "plain-1": "plain loop, 1 thread",
+    "personae-1": "personae, 1 worker",
+    "personae-2": "personae, 2 workers",
+    "personae-2-bf16": "personae, 2 workers, bf16",
+    "personae-2-channels-first": "  without channels_last",
+    "personae-2-active": "  without passive waiting",
+    "personae-threads": "  without processes (2 threads)",
+    "pfl": "pfl",
+    "flower": "Flower's simulation",
+}
+NEEDS = {"pfl": "pfl", "flower": "flwr"}
+MARK = "PERSONAE_BENCHMARK"
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Crowd:
-    path: Path
-    count: int
-    images: int
+@dataclass
+class Process:
+    """A contender, how long it took to start, and what its rounds took."""
 
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return tuple(f"client-{index:05d}" for index in range(self.count))
+    name: str
+    command: list[str]
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
 
-    @property
-    def newcomers(self) -> frozenset[str]:
-        return frozenset()
-
-    def of(self, client: str) -> ClientFaces:
-        train = PooledImages(self.path, int(client.removeprefix("client-")) * self.images, self.images)
-        return ClientFaces(train, train, train)
-
-
-def nothing_to_judge(*_: object) -> dict[str, float]:
-    return {}
-
-
-class Personae:
-    """Rounds of FedPE through the engine's own parts: transport, firewall, spool, private state on disk."""
-
-    def __init__(self, folder: Path, crowd: Crowd, training: LocalSGD, workers: int) -> None:
-        self.stage = Stage(
-            name="round", algorithm=FedPE(training=training, margin=Margin(), rows="random"), rounds=1000
+    def start(self) -> None:
+        policy = "ACTIVE" if self.name.endswith("active") else "PASSIVE"
+        environment = {**os.environ, MARK: self.mark, "OMP_WAIT_POLICY": policy, "RAY_DEDUP_LOGS": "0"}
+        began = time.perf_counter()
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            text=True,
         )
-        self.federation = Federation(0, (self.stage,), NETWORK, crowd, folder / "private", nothing_to_judge)
-        self.transport = local_transport(self.federation, workers)
-        self.backbone = self.federation.backbone()
-        self.clients = [ClientInfo(name, index) for index, name in enumerate(crowd.clients)]
-        self.scratch = folder / "scratch"
-        self.state = self.stage.algorithm.start(None, self._server(0))
-        self.rounds = 0
+        self._expect("ready")
+        self.startup = time.perf_counter() - began
+        self.startup_cpu = self._cpu()
 
-    def round(self) -> None:
-        self.rounds += 1
-        exchange = Exchange(self.transport, "train", self.stage, self.rounds)
-        outcome = federated_round(
-            self.stage, self.state, self._server(self.rounds), self.clients, exchange, Firewall(), self.scratch, _ignore
-        )
-        self.state = outcome.state
+    def round(self, count: bool) -> None:
+        before, began = self._cpu(), time.perf_counter()
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        self._expect("done")
+        if count:
+            self.seconds.append(time.perf_counter() - began)
+            self.cpu.append(self._cpu() - before)
 
-    def _server(self, round_: int) -> Server:
-        return Server(self.backbone.state(), self.backbone, None, None, generator(0, round_), round_, 1000)
+    def end(self) -> None:
+        self.process.communicate(timeout=60)
 
+    def _expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip() == word:
+                return
+        raise SystemExit(f"{self.name} ended before it was {word}: run {' '.join(self.command)} by hand")
 
-class PlainLoop:
-    """Federated averaging as in a notebook."""
-
-    def __init__(self, crowd: Crowd, training: LocalSGD, threads: int) -> None:
-        self.model = NETWORK.build()
-        self.heads = [torch.randn(IDENTITIES, NETWORK.embedding) for _ in crowd.clients]
-        self.faces = [crowd.of(name).train for name in crowd.clients]
-        self.training, self.threads = training, threads
-
-    def round(self) -> None:
-        torch.set_num_threads(self.threads)
-        total: dict[str, torch.Tensor] = {}
-        for faces, head in zip(self.faces, self.heads, strict=True):
-            model = copy.deepcopy(self.model).train()
-            rows = head.requires_grad_()
-            options = self.training
-            optimiser = torch.optim.SGD(
-                [*model.parameters(), rows],
-                lr=options.lr,
-                momentum=options.momentum,
-                weight_decay=options.weight_decay,
-            )
-            order = torch.randperm(len(faces))
-            for _ in range(int(options.epochs or 1)):
-                for start in range(0, len(faces), BATCH):
-                    positions = order[start : start + BATCH]
-                    images = faces.images(positions).permute(0, 3, 1, 2).float().div(127.5).sub(1)
-                    if torch.rand(()) < 0.5:
-                        images = images.flip(3)
-                    labels = faces.labels[positions]
-                    cosines = F.normalize(model(images)) @ F.normalize(rows).t()
-                    loss = F.cross_entropy(30 * (cosines - 0.4 * F.one_hot(labels, IDENTITIES)), labels)
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
-            for name, value in model.state_dict().items():
-                total[name] = total.get(name, 0) + value.double() / len(self.faces)
-        self.model.load_state_dict({name: value.to(torch.float32) for name, value in total.items()}, strict=False)
-
-
-def _ignore(count: int) -> None:
-    """Nobody watches the progress."""
+    def _cpu(self) -> float:
+        """Seconds of all processes that carry this contender's mark, and of their children that are gone."""
+        total = 0
+        for place in Path("/proc").iterdir():
+            try:
+                if place.name.isdigit() and f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes():
+                    times = (place / "stat").read_text().rpartition(")")[2].split()[11:15]
+                    total += sum(map(int, times))
+            except OSError:
+                continue  # it ended while we looked, or is somebody else's
+        return total / TICKS
 
 
 def main() -> None:
@@ -162,64 +102,65 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--networks", default="small,mobilefacenet")
+    parser.add_argument("--only", help="contenders, with commas")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        pixels = np.random.default_rng(0).integers(0, 256, (POOL, SIZE, SIZE, 3), dtype=np.uint8)
-        pixels.tofile(folder / "pixels")
-        del pixels
-        if options.memory_of:
-            memory_of(folder, options.memory_of)
-        else:
-            time_rounds(folder, options)
-            show_memory()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for network in options.networks.split(","):
+            found[network] = compare(Path(folder), network, options)
+            if options.out:
+                options.out.write_text(json.dumps(found, indent=1))
 
 
-def time_rounds(folder: Path, options: argparse.Namespace) -> None:
-    crowd = Crowd(folder / "pixels", options.clients, options.images)
-    training = LocalSGD(batch_size=BATCH, epochs=1, augmentation=Augmentation(flip=True, shift=0, colour=0.0))
-    cores = available_cores()
-    contenders = {
-        f"plain loop, {cores} threads": PlainLoop(crowd, training, cores),
-        "plain loop, 1 thread": PlainLoop(crowd, training, 1),
-        "personae, 1 worker": Personae(folder / "one", crowd, training, 1),
-        f"personae, {cores} workers": Personae(folder / "many", crowd, training, cores),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+def compare(folder: Path, network: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    names = options.only.split(",") if options.only else list(CONTENDERS)
+    script = str(Path(__file__).with_name("contender.py"))
+    processes = []
+    for name in names:
+        if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+            print(f"{CONTENDERS[name]}: not installed, left out")
+            continue
+        contender = name.removesuffix("-active")
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        arguments = [contender, network, str(options.clients), str(options.images), str(place)]
+        processes.append(Process(name, [sys.executable, script, *arguments]))
+    for process in processes:
+        process.start()
     for repeat in range(options.repeats + 1):
-        for name, contender in contenders.items():
-            began = time.perf_counter()
-            contender.round()
-            if repeat:  # the first round of each warms up
-                seconds[name].append(time.perf_counter() - began)
-    base = statistics.median(next(iter(seconds.values())))
-    images = options.clients * options.images
-    print(
-        f"one round: {options.clients} clients x {options.images} images of {SIZE}x{SIZE}, network small, batch {BATCH}"
-    )
-    print(f"{'':26}{'median s':>10}{'images/s':>10}{'ratio':>8}")
-    for name, values in seconds.items():
-        median = statistics.median(values)
-        print(f"{name:26}{median:10.2f}{images / median:10.0f}{base / median:8.2f}")
+        for process in processes:
+            process.round(count=repeat > 0)
+    for process in processes:
+        process.end()
+    return show(network, processes, options.clients * options.images)
 
 
-def memory_of(folder: Path, clients: int) -> None:
-    """Peak memory of this process for rounds over so many clients, apart from what it takes to start."""
-    training = LocalSGD(batch_size=8, iterations=1, augmentation=Augmentation(flip=False, shift=0, colour=0.0))
-    rounds = Personae(folder, Crowd(folder / "pixels", clients, 16), training, 1)
-    began = time.perf_counter()
-    rounds.round()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"clients": clients, "peak_mb": round(peak), "seconds": round(time.perf_counter() - began, 1)}))
-
-
-def show_memory() -> None:
-    print("\npeak memory of the process, one round with one step a client (the updates of 1,000 clients are 1.2 GB)")
-    for clients in (10, 100, 1000):
-        command = [sys.executable, __file__, "--memory-of", str(clients)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(f"{found['clients']:6} clients{found['peak_mb']:8} MB{found['seconds']:8.1f} s")
+def show(network: str, processes: list[Process], images: int) -> dict[str, dict[str, float]]:
+    base = processes[0]
+    print(f"\n{network}: {images} images a round; ratios to {CONTENDERS[base.name]} (time: more is faster)")
+    print(f"{'':34}{'s':>8}{'spread':>8}{'images/s':>10}{'ratio':>7}{'CPU s':>8}{'ratio':>7}{'start s':>9}{'CPU s':>7}")
+    found = {}
+    for process in processes:
+        seconds, cpu = statistics.median(process.seconds), statistics.median(process.cpu)
+        found[process.name] = {
+            "seconds": seconds,
+            "slowest/fastest": max(process.seconds) / min(process.seconds),
+            "images/s": images / seconds,
+            "time ratio": statistics.median(base.seconds) / seconds,
+            "cpu": cpu,
+            "cpu ratio": statistics.median(base.cpu) / cpu,
+            "startup": process.startup,
+            "startup cpu": process.startup_cpu,
+        }
+        row = list(found[process.name].values())
+        print(
+            f"{CONTENDERS[process.name]:34}{row[0]:8.2f}{row[1]:8.2f}{row[2]:10.0f}{row[3]:7.2f}{row[4]:8.2f}"
+            f"{row[5]:7.2f}{row[6]:9.1f}{row[7]:7.1f}",
+            flush=True,
+        )
+    return found
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Faces:
         return len(self.labels)
 
     def images(self, positions: Tensor) -> Tensor:
-        return self.pixels[positions]
+        return self.pixels[positions.cpu()].to(positions.device)
 
 
 def random_faces(seed: int, classes: int, images: int, side: int = SIDE) -> Faces:
@@ -230,6 +230,9 @@ class Relay:
 
     def tamper(self, answers: Sequence[Answer | Failure]) -> Iterable[Answer | Failure]:
         return answers
+
+    def settle(self) -> None:
+        self.inner.settle()
 
     def close(self) -> None:
         self.inner.close()

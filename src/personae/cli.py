@@ -13,6 +13,7 @@ import typer
 
 from personae import screen
 from personae.console import messages, meter, notify
+from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, open_faces, synthetic_faces
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
@@ -28,7 +29,7 @@ from personae.report.partition_plot import plot_partition
 from personae.reproduce.reproduce import find_system, reproduce
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
-from personae.runtime.inprocess import available_cores
+from personae.runtime.inprocess import STREAMS, available_cores
 
 app = typer.Typer(
     help="Federated face recognition: train one model together, keep a personal one each, share no faces.",
@@ -37,8 +38,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that play clients; one a core.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -82,9 +89,11 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
     workers: Workers = None,
     device: Device = "cpu",
+    without: Without = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment."""
+    acceleration = Acceleration().without(without or [])
     experiment = load_experiment(path, settings or [], variant)
     if dry_run:
         count = _workers(workers, device)
@@ -93,7 +102,17 @@ def run(
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
     hint += "".join(f" --set {item}" for item in settings or [])
-    _execute(experiment, folder, resume=resume, workers=workers, device=device, as_json=as_json, hint=hint)
+    hint += "".join(f" --without {name}" for name in without or [])
+    _execute(
+        experiment,
+        folder,
+        resume=resume,
+        workers=workers,
+        device=device,
+        acceleration=acceleration,
+        as_json=as_json,
+        hint=hint,
+    )
 
 
 @app.command(name="reproduce")
@@ -104,7 +123,7 @@ def reproduce_claims(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: each has other people.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on; what is finished is not run again.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or one on a GPU.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or 8 on a GPU.")] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -253,6 +272,7 @@ def _execute(
     resume: bool = False,
     workers: int | None = None,
     device: str = "cpu",
+    acceleration: Acceleration | None = None,
     as_json: bool = False,
     hint: str,
 ) -> None:
@@ -266,6 +286,7 @@ def _execute(
             resume=resume,
             workers=_workers(workers, device),
             device=device,
+            acceleration=acceleration,
             progress=meter,
             notify=notify,
         )
@@ -279,7 +300,7 @@ def _workers(asked: int | None, device: str) -> int:
         raise ConfigError(f"--device {device}: there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")
-    return asked or (available_cores() if device == "cpu" else 1)
+    return asked or (available_cores() if device == "cpu" else STREAMS)
 
 
 def _free(wanted: Path) -> Path:

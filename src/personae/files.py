@@ -3,23 +3,27 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from personae.errors import Interrupted
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success it takes the place of `path`, on failure it is removed."""
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success it takes the place of `path`, on failure it is removed.
+
+    What is not `durable` survives the end of this process, but not that of the machine before it was `settled`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if durable:
+            _sync(temporary)
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync(path.parent)  # a rename is durable once its folder is
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Interrupted(f"{path}: the disk is full; free some space and resume") from error
@@ -28,9 +32,17 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
+def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+    with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content)
+
+
+def settle(paths: Iterable[Path]) -> None:
+    """Make files durable that were written without: many at once take hardly longer than one."""
+    for path in paths:
+        if path.exists():
+            _sync(path)
+            _sync(path.parent)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -43,9 +55,8 @@ def sweep(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """A rename is durable once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

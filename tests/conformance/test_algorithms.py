@@ -214,8 +214,8 @@ def test_a_run_cut_off_and_resumed_equals_one_in_one_go(
         if (number, when) == (round_, "after"):
             raise Cut
 
-    def failing_keep(self, stage, number, state):
-        keep(self, stage, number, state)
+    def failing_keep(self, stage, number, state, **options):
+        keep(self, stage, number, state, **options)
         if (number, when, self.root.name) == (round_, "within", "bob"):
             raise Cut
 

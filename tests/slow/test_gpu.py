@@ -9,7 +9,7 @@ import torch
 from personae.algorithms import ALGORITHMS
 from personae.runtime import round as rounds
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.inprocess import SameProcess
+from personae.runtime.inprocess import local_transport
 from personae.runtime.spool import spool
 from toys import Rehearsal, quickly, stage_of
 
@@ -17,9 +17,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available()
 RECIPE = tuple(stage_of(quickly(kind()), rounds=3) for kind in ALGORITHMS.values())
 
 
-def rehearse(folder: Path) -> Rehearsal:
+def rehearse(folder: Path, clients_at_once: int = 1) -> Rehearsal:
     run = Rehearsal(folder, RECIPE)
-    replace(run.engine(SameProcess(run.federation, "cuda")), device="cuda").run()
+    transport = local_transport(run.federation, clients_at_once, "cuda")
+    replace(run.engine(transport), device="cuda").run()
+    transport.close()
     return run
 
 
@@ -31,6 +33,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
 def test_every_algorithm_goes_through_its_rounds(whole: Rehearsal):
     assert all(event["failed"] == event["rejected"] == {} for event in whole.notebook.rounds())
     assert len(whole.notebook.rounds()) == 3 * len(RECIPE)
+
+
+def test_clients_side_by_side_end_where_clients_in_a_row_do(whole: Rehearsal, tmp_path: Path):
+    beside = rehearse(tmp_path, 3)
+    assert all(event["failed"] == event["rejected"] == {} for event in beside.notebook.rounds())
+    for name in ALGORITHMS:
+        begin = beside.federation.backbone().flat
+        moved, wanted = beside.final(name).cpu() - begin, whole.final(name).cpu() - begin
+        assert (moved - wanted).norm() < 1e-2 * wanted.norm(), name
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from personae.parts.images import Augmentation, normalise
+from personae.parts.images import Augmentation, _move_at_once, _move_one_by_one, normalise
 
 
 def pictures(count: int, height: int = 9, width: int = 7) -> torch.Tensor:
@@ -46,10 +46,18 @@ def slowly(augmentation: Augmentation, images: torch.Tensor, generator: torch.Ge
 @pytest.mark.parametrize("colour", [0.0, 0.3])
 def test_it_does_what_a_loop_over_pixels_does(flip, shift, colour):
     augmentation, images = Augmentation(flip=flip, shift=shift, colour=colour), pictures(12)
-    fast = augmentation(images, torch.Generator().manual_seed(4))
+    fast = augmentation(images, augmentation.draw(12, torch.Generator().manual_seed(4)))
     slow = slowly(augmentation, images, torch.Generator().manual_seed(4))
     assert fast.dtype == torch.float32
     assert np.abs(fast.double().numpy() - slow).max() < 1e-6  # a few roundings of values below 2.5
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3, 20])
+def test_slices_and_gathers_move_pictures_alike(shift):
+    augmentation, images = Augmentation(shift=shift), pictures(40)
+    drawn = augmentation.draw(40, torch.Generator().manual_seed(2))
+    mirrored, moves = drawn[:, 0] > 0, drawn[:, 1:3].long()
+    assert torch.equal(_move_one_by_one(images, mirrored, moves), _move_at_once(images, mirrored, moves))
 
 
 def test_normalised_bytes_span_minus_one_to_one_exactly():
@@ -61,20 +69,22 @@ def test_normalised_bytes_span_minus_one_to_one_exactly():
 def test_the_pictures_themselves_are_left_alone():
     images = pictures(5)
     for augmentation in (Augmentation(), Augmentation(flip=False, shift=0), Augmentation(colour=0.0)):
-        augmentation(images, torch.Generator().manual_seed(0))
+        augmentation(images, augmentation.draw(5, torch.Generator().manual_seed(0)))
         assert torch.equal(images, pictures(5))
 
 
 def test_flips_are_fair_and_moves_reach_every_place_equally():
     images = torch.zeros(4000, 1, 5, 3, dtype=torch.uint8)
     images[:, :, 2] = 255
-    moved = Augmentation(flip=False, shift=1, colour=0.0)(images, torch.Generator().manual_seed(0))
+    shifts = Augmentation(flip=False, shift=1, colour=0.0)
+    moved = shifts(images, shifts.draw(4000, torch.Generator().manual_seed(0)))
     found = moved[:, 0, 0].argmax(1).bincount(minlength=5)
     assert found[[0, 4]].tolist() == [0, 0]
     assert all(abs(int(count) - 4000 / 3) < 4 * (4000 * 2 / 9) ** 0.5 for count in found[1:4])
     images = torch.zeros(4000, 1, 2, 3, dtype=torch.uint8)
     images[:, :, 0] = 255
-    flipped = Augmentation(shift=0, colour=0.0)(images, torch.Generator().manual_seed(0))[:, 0, 0, 1] > 0
+    flips = Augmentation(shift=0, colour=0.0)
+    flipped = flips(images, flips.draw(4000, torch.Generator().manual_seed(0)))[:, 0, 0, 1] > 0
     assert abs(int(flipped.sum()) - 2000) < 4 * 1000**0.5
 
 

@@ -269,3 +269,17 @@ def test_frozen_statistics_are_used_and_left_as_they_are(backbone: Backbone):
     backbone.load(start)
     with pytest.raises(DataError, match="BatchNorm"):
         sgd.fit(backbone, [], faces, loss, torch.Generator())
+
+
+def test_the_proximal_term_is_the_gradient_of_its_penalty():
+    """Three plain steps with a constant slope: w - w0 follows a recursion that is written out."""
+    backbone = Backbone(nn.Linear(2, 2, bias=False), 2)
+    begin = backbone.flat.clone()
+    push = torch.tensor([1.0, -2.0, 3.0, 0.5])
+    faces = random_faces(0, 2, 4)
+    training = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=4, iterations=3, prox=2.0)
+    training.fit(backbone, [], faces, lambda _: (backbone.module.weight.flatten() * push).sum(), torch.Generator())
+    moved = torch.zeros(4)
+    for _ in range(3):
+        moved = moved - 0.1 * (push + 2.0 * moved)
+    assert torch.allclose(backbone.flat - begin, moved, atol=1e-6)

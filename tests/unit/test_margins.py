@@ -203,3 +203,20 @@ def test_gradcheck_of_the_positive_hinge() -> None:
     features.requires_grad_()
     rows.requires_grad_()
     assert torch.autograd.gradcheck(lambda x, w: positive_hinge(x, w, labels, 0.6), (features, rows))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "cosface", "arcface"])
+def test_a_row_of_zeros_is_no_class(kind):
+    draw = torch.Generator().manual_seed(0)
+    features, rows = torch.randn(6, 4, generator=draw), torch.randn(3, 4, generator=draw)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    margin = Margin(kind=kind)
+    found = []
+    for given in (rows, torch.cat([rows, torch.zeros(5, 4)])):
+        trained, table = features.clone().requires_grad_(), given.clone().requires_grad_()
+        loss = margin.loss(trained, table, labels)
+        loss.backward()
+        assert table.grad[3:].abs().sum() == 0
+        found.append((loss.detach(), trained.grad, table.grad[:3]))
+    for plain, padded in zip(*found, strict=True):
+        assert torch.allclose(plain, padded, atol=1e-6)

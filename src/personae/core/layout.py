@@ -19,14 +19,16 @@ class Layout:
 
     Trainable parameters come first, so that one slice of the vector is what an optimiser moves; frozen parameters and
     float buffers (the statistics of BatchNorm) follow. Integer buffers only count steps: they are not part of a model.
+    With `channels_last`, which CPUs and GPUs prefer, the channels of a convolution lie side by side.
     """
 
     names: tuple[str, ...]
     shapes: tuple[Shape, ...]
     trainable: int  # how many of the entries an optimiser moves
+    channels_last: bool = True
 
     @classmethod
-    def of(cls, module: nn.Module) -> Self:
+    def of(cls, module: nn.Module, *, channels_last: bool = True) -> Self:
         parameters = dict(module.named_parameters())
         moved = [name for name, parameter in parameters.items() if parameter.requires_grad]
         entries = {name: entry for name, entry in module.state_dict().items() if entry.is_floating_point()}
@@ -34,7 +36,7 @@ class Layout:
             if entry.dtype != torch.float32:
                 raise TypeError(f"{name} is {entry.dtype}: a backbone holds float32 alone")
         names = (*moved, *(name for name in entries if name not in set(moved)))
-        return cls(names, tuple(tuple(entries[name].shape) for name in names), len(moved))
+        return cls(names, tuple(tuple(entries[name].shape) for name in names), len(moved), channels_last)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -49,11 +51,11 @@ class Layout:
         return self.ends[self.trainable - 1] if self.trainable else 0
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The entries as views of the vector; convolutions are laid out `channels_last`, which CPUs and GPUs prefer."""
+        """The entries as views of the vector."""
         result = {}
         for name, shape, start, end in zip(self.names, self.shapes, (0, *self.ends), self.ends, strict=False):
             part = flat[start:end]
-            if len(shape) == 4:
+            if len(shape) == 4 and self.channels_last:
                 out, into, height, width = shape
                 result[name] = part.view(out, height, width, into).permute(0, 3, 1, 2)
             else:

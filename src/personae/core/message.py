@@ -4,6 +4,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Union, get_args, get_origin
 
 from torch import Tensor
@@ -42,10 +43,9 @@ class Record:
         return "cannot be kept: a record holds payloads, tensors, numbers, strings, or dicts of these by name"
 
     @classmethod
-    def hints(cls) -> dict[str, Any]:
+    def hints(cls) -> Mapping[str, Any]:
         """The declared type of every field, in order."""
-        resolved = typing.get_type_hints(cls)
-        return {field.name: resolved[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+        return _hints(cls)  # type: ignore[arg-type]
 
 
 class Message(Record):
@@ -104,6 +104,12 @@ class ServerState(Record):
     def figures(self) -> dict[str, float]:
         """What the server's own work in the last round has to say about itself, such as its loss."""
         return {}
+
+
+@cache  # every message is checked against it
+def _hints(kind: Any) -> Mapping[str, Any]:
+    resolved = typing.get_type_hints(kind)
+    return {field.name: resolved[field.name] for field in fields(kind)}
 
 
 def _name(kind: Any) -> str:

@@ -56,7 +56,7 @@ class ModelState(Payload):
             raise ValueError(f"a model holds {found}, expected {self.layout.size} of torch.float32")
 
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
-        return {name: view.contiguous() for name, view in self.layout.views(self.flat).items()}, {}
+        return {name: view.contiguous() for name, view in self.layout.views(self.flat.cpu()).items()}, {}
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:

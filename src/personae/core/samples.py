@@ -22,4 +22,4 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def images(self, positions: Tensor) -> Tensor:
-        """uint8 [len(positions), height, width, 3], RGB, on the CPU."""
+        """uint8 [len(positions), height, width, 3], RGB, on the device that the positions are on."""

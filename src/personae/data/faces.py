@@ -103,7 +103,19 @@ class FaceSamples:
         return len(self.stored)
 
     def images(self, positions: Tensor) -> Tensor:
-        return torch.from_numpy(self.pixels.take(self.stored[positions.numpy()]))
+        device = positions.device
+        if device.type != "cpu" and (resident := self.pixels.on(device)) is not None:
+            return resident.index_select(0, self._stored_on(device)[positions])
+        return torch.from_numpy(self.pixels.take(self.stored[positions.cpu().numpy()])).to(device)
+
+    def _stored_on(self, device: torch.device) -> Tensor:
+        if device not in self._copies:
+            self._copies[device] = torch.from_numpy(self.stored).to(device)
+        return self._copies[device]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor]:
+        return {}
 
 
 def _canonical(values: NDArray[Any]) -> bytes:

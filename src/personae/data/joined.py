@@ -1,15 +1,20 @@
 """Several face sets as one: every set becomes a domain, with people of its own."""
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from personae.data.faces import FaceSet, Rows
 from personae.data.pixels import Pixels, Store
 from personae.errors import ConfigError
+
+_joining = threading.Lock()
 
 
 def join_faces(name: str, parts: Mapping[str, FaceSet]) -> FaceSet:
@@ -63,3 +68,20 @@ class JoinedStores:
             local = rows[mine] - (ends[number] - len(self.stored[number]))
             pixels[mine] = self.stores[number].take(self.stored[number][local])
         return pixels
+
+    def on(self, device: torch.device) -> Tensor | None:
+        with _joining:
+            if device not in self._copies:
+                parts = [store.on(device) for store in self.stores]
+                there = [part for part in parts if part is not None]
+                self._copies[device] = None
+                if len(there) == len(parts):
+                    rows = [torch.from_numpy(stored).to(device) for stored in self.stored]
+                    joined = torch.cat([part[row] for part, row in zip(there, rows, strict=True)])
+                    torch.cuda.synchronize(device)  # other streams will read it
+                    self._copies[device] = joined
+        return self._copies[device]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor | None]:
+        return {}

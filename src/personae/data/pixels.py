@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from personae.errors import ConfigError, DataError, Interrupted
 from personae.files import replacing, write_text
@@ -25,6 +28,8 @@ Append = Callable[[Pixels], None]
 
 _FORMAT = 1
 _PIXELS, _INDEX, _LOCK = "pixels.u8", "index.json", "lock"
+_UPLOAD = 256 << 20  # bytes that go to a GPU in one copy
+_uploading = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class Store(Protocol):
 
     def take(self, rows: NDArray[np.int64]) -> Pixels: ...
 
+    def on(self, device: torch.device) -> Tensor | None:
+        """All of them, on a GPU; None if they would take more than half of the memory that is free there."""
+
 
 @dataclass(frozen=True)
 class PixelStore:
@@ -66,6 +74,26 @@ class PixelStore:
     def take(self, rows: NDArray[np.int64]) -> Pixels:
         return self._mapped.take(rows, axis=0)
 
+    def on(self, device: torch.device) -> Tensor | None:
+        with _uploading:
+            if device not in self._copies:
+                self._copies[device] = self._upload(device)
+        return self._copies[device]
+
+    def _upload(self, device: torch.device) -> Tensor | None:
+        if 2 * self._mapped.nbytes > torch.cuda.mem_get_info(device)[0]:
+            return None
+        resident = torch.empty(self._mapped.shape, dtype=torch.uint8, device=device)
+        at_once = max(1, _UPLOAD // max(1, self.height * self.width * 3))
+        for start in range(0, self.count, at_once):
+            resident[start : start + at_once].copy_(torch.from_numpy(np.array(self._mapped[start : start + at_once])))
+        torch.cuda.synchronize(device)  # other streams will read it
+        return resident
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor | None]:
+        return {}
+
     @cached_property
     def _mapped(self) -> Pixels:
         shape = (self.count, self.height, self.width, 3)
@@ -75,7 +103,7 @@ class PixelStore:
             raise DataError(f"{self.path}: the cached pixels are gone; start again to decode the faces anew") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_mapped"}
+        return {name: value for name, value in vars(self).items() if name not in ("_mapped", "_copies")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from personae.core.acceleration import Acceleration
 from personae.data import FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.errors import DataError
@@ -61,11 +62,13 @@ class Materials:
             found.append(Benchmark("heldout", samples, options.fars, pairs))
         return [*found, Benchmark("private", self.clients.pooled(Split.TEST, newcomers=True), options.fars)]
 
-    def digest(self) -> str:
+    def digest(self, acceleration: Acceleration) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""
         parts = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
         if self.experiment.weights is not None:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
+        if not acceleration.channels_last:
+            parts.append("channels first")  # the momenta in a checkpoint are in another order
         content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from personae.core.acceleration import Acceleration
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
@@ -28,13 +29,22 @@ def run_experiment(
     resume: bool = False,
     workers: int = 1,
     device: str = "cpu",
+    acceleration: Acceleration | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
     notify: Callable[[str], None] = unheard,
 ) -> Path:
     """Run it, or go on with it, in the folder `out`; gives the path of the report."""
     conduct(
-        experiment, out, resume=resume, workers=workers, device=device, cache=cache, progress=progress, notify=notify
+        experiment,
+        out,
+        resume=resume,
+        workers=workers,
+        device=device,
+        acceleration=acceleration,
+        cache=cache,
+        progress=progress,
+        notify=notify,
     )
     return write_report(out)
 
@@ -47,6 +57,7 @@ def conduct(
     resume: bool = False,
     workers: int = 1,
     device: str = "cpu",
+    acceleration: Acceleration | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
     notify: Callable[[str], None] = unheard,
@@ -57,10 +68,11 @@ def conduct(
     it ended with is taken over to the bit, and only the last stage runs here.
     """
     config, recipe = experiment.resolved(), experiment.recipe
+    speed = acceleration or Acceleration()
     if resume:
         run = RunDirectory.reopen(out, config)
     else:
-        run = RunDirectory.create(out, config, recipe, environment(device, workers))
+        run = RunDirectory.create(out, config, recipe, environment(device, workers, speed))
     try:
         materials = Materials(experiment, workers, progress, cache)
         federation = Federation(
@@ -71,9 +83,10 @@ def conduct(
             private=out / "private",
             judge=partial(evaluate_client, fars=experiment.evaluation.client_fars),
             mirror=experiment.evaluation.mirror,
+            acceleration=speed,
         )
         layout = federation.backbone().layout
-        checkpoints = Checkpoints(out / "checkpoints", materials.digest(), recipe, layout)
+        checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
         if begin is not None and checkpoints.latest() is None:
             if (begin / "private").is_dir():
                 shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True)

@@ -15,6 +15,7 @@ import numpy
 import safetensors.torch
 import torch
 
+from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage
 from personae.errors import ConfigError, DataError
@@ -111,7 +112,7 @@ class RunDirectory:
         self._records[record].write(json.dumps(content).encode() + b"\n")
 
 
-def environment(device: str, workers: int) -> dict[str, Any]:
+def environment(device: str, workers: int, acceleration: Acceleration) -> dict[str, Any]:
     """What the figures may depend on besides the experiment."""
     return {
         "personae": importlib.metadata.version("personae"),
@@ -122,6 +123,7 @@ def environment(device: str, workers: int) -> dict[str, Any]:
         "processor": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
         "device": device,
         "workers": workers,
+        "acceleration": dataclasses.asdict(acceleration),
     }
 
 

@@ -20,18 +20,30 @@ class BackboneEmbedder:
     backbone: Backbone
     mirror: bool = True
 
+    @property
+    def device(self) -> torch.device:
+        resident = self.backbone.acceleration.resident
+        return self.backbone.device if resident else torch.device("cpu")
+
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         module, device = self.backbone.module.eval(), self.backbone.device
         at_once = IN_CACHE if device.type == "cpu" else len(images)
         found = []
         for start in range(0, len(images), at_once):
-            batch = normalise(images[start : start + at_once].to(device))
+            part = images[start : start + at_once].to(device)
+            batch = normalise(part if device.type == "cpu" else _filled(part))
             features = module(batch)
             if self.mirror:
                 features = features + module(batch.flip(3))
-            found.append(F.normalize(features.float(), dim=1).cpu())
+            found.append(F.normalize(features[: len(part)].float(), dim=1).cpu())
         return torch.cat(found)
+
+
+def _filled(images: Tensor) -> Tensor:
+    """With black images up to a power of two: for every new size of a batch, a GPU's libraries choose kernels anew."""
+    room = (1 << (len(images) - 1).bit_length()) - len(images)
+    return torch.cat([images, images.new_zeros(room, *images.shape[1:])]) if room else images
 
 
 def class_features(backbone: Backbone, samples: Samples, batch: int = 256) -> Tensor:
@@ -40,7 +52,7 @@ def class_features(backbone: Backbone, samples: Samples, batch: int = 256) -> Te
     total: Tensor | None = None
     for start in range(0, len(samples), batch):
         positions = torch.arange(start, min(start + batch, len(samples)))
-        features = embedder(samples.images(positions))
+        features = embedder(samples.images(positions.to(embedder.device)))
         if total is None:
             total = features.new_zeros(samples.classes, features.shape[1])
         total.index_add_(0, samples.labels[positions], features)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from personae.core.backbone import Backbone
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
+from personae.parts.graphs import Inputs, program_for
 from personae.parts.images import Augmentation
 
 CHECK_EVERY = 16  # steps between looks at the loss: on a GPU each look waits for the device
+AHEAD = 64  # batches that are drawn at a time, to reach a GPU in one copy
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,9 @@ class Batch:
 
     images: Tensor
     labels: Tensor
+
+
+Loss = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class LocalSGD:
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     warmup: float = 0.0  # share of the schedule in which the rate rises from zero
     clip_norm: float | None = None
+    prox: float = 0.0  # FedProx: how strongly the backbone is drawn to where it began
     precision: Literal["float32", "bfloat16"] = "float32"
     augmentation: Augmentation = field(default_factory=Augmentation)
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -58,8 +65,10 @@ class LocalSGD:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value}, it must be positive")
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0 or not 0 <= self.warmup < 1:
-            raise ValueError("momentum and warmup must be in [0, 1), and weight_decay must not be negative")
+        if not 0 <= self.momentum < 1 or not 0 <= self.warmup < 1:
+            raise ValueError("momentum and warmup must be in [0, 1)")
+        if not 0 <= self.weight_decay < math.inf or not 0 <= self.prox < math.inf:
+            raise ValueError("weight_decay and prox must be finite and not negative")
 
     def steps(self, samples: int) -> int:
         """How many steps the budget buys on so many samples."""
@@ -85,7 +94,7 @@ class LocalSGD:
         backbone: Backbone,
         others: Sequence[Tensor],
         samples: Samples,
-        loss: Callable[[Batch], Tensor],
+        loss: Loss,
         generator: torch.Generator,
         *,
         velocity: Tensor | None = None,
@@ -97,69 +106,113 @@ class LocalSGD:
         `velocity` is the momentum to go on with (none: from rest). `part` (i, n) says that this is the i-th of n
         equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by the statistics that it came with
         and leaves them as they are; its scale and shift are trained all the same.
+
+        A loss is a function of the batch and of what it closes over. On a GPU it is captured together with that, so
+        nothing else that it uses may change from step to step.
         """
-        device = backbone.device
         _require_enough(len(samples), self.batch_size, backbone.module, frozen_statistics)
-        optimiser = _SGD([(backbone.weights, backbone.gradient), *map(_with_gradient, others)], self, velocity)
         steps = self.steps(len(samples))
-        total, checked = torch.zeros((), device=device), 0.0
+        batches = self._loaded(samples, steps, backbone, generator)
+        first = next(batches)
+
+        def make(tensors: Sequence[Tensor]) -> _Step:
+            return _Step(self, backbone, tensors, loss)
+
+        checked = 0.0
         with _training(backbone.module, frozen_statistics):
-            for step, positions in zip(range(steps), _batches(len(samples), self.batch_size, generator), strict=False):
-                images = self.augmentation(samples.images(positions).to(device), generator)
-                batch = Batch(images, samples.labels[positions].to(device))
-                optimiser.zero()
-                with self._precision(device):
-                    value = loss(batch)
-                value.backward()  # type: ignore[no-untyped-call]
-                optimiser.step(self.rate((part[0] + step / steps) / part[1]))
-                total += value.detach()
-                if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
-                    checked = float(total)
-                    if not math.isfinite(checked):
-                        raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
+            program = program_for(backbone, loss, others, make, (self, frozen_statistics), samples.classes, first)
+            run = program or make(others)
+            with run.fitting(loss, others, velocity) as momenta:
+                for step, inputs in enumerate(chain([first], batches)):
+                    run(*inputs, self.rate((part[0] + step / steps) / part[1]))
+                    if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
+                        checked = float(run.total)
+                        if not math.isfinite(checked):
+                            raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
+                velocity = momenta()
         if not backbone.flat.isfinite().all():
             raise Diverged(f"the weights are not finite after {steps} steps; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)
-        return Fit(checked / steps, steps, optimiser.velocity)
+        return Fit(checked / steps, steps, velocity)
+
+    def _loaded(self, samples: Samples, steps: int, backbone: Backbone, generator: torch.Generator) -> Iterator[Inputs]:
+        """Images as bytes, their labels and how they vary, on the device, batch after batch."""
+        device = backbone.device
+        place = device if backbone.acceleration.resident else torch.device("cpu")
+        batches = islice(_batches(len(samples), self.batch_size, generator), steps)
+        while ahead := [(batch, self.augmentation.draw(len(batch), generator)) for batch in islice(batches, AHEAD)]:
+            sizes = [len(batch) for batch, _ in ahead]
+            positions, drawn = (torch.cat(column) for column in zip(*ahead, strict=True))
+            columns = positions.to(place), samples.labels[positions].to(device), drawn.to(device)
+            for which, labels, variation in zip(*(column.split(sizes) for column in columns), strict=True):  # type: ignore[no-untyped-call]
+                yield samples.images(which).to(device), labels, variation
 
     @property
     def _advice(self) -> str:
         return f"lower lr (now {self.lr}) or set clip_norm"
 
-    def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
-        return torch.autocast(device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
 
+class _Step:
+    """Moves the backbone and other tensors by one batch: momentum SGD, with all momenta in one vector."""
 
-class _SGD:
-    """Momentum SGD over a few large flat tensors, with all momenta in one vector that can be kept."""
-
-    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]], options: LocalSGD, velocity: Tensor | None) -> None:
-        self.pairs, self.options = pairs, options
-        sizes = [weights.numel() for weights, _ in pairs]
-        device = pairs[0][0].device
-        self.velocity = torch.zeros(sum(sizes), device=device) if velocity is None else velocity.to(device, copy=True)
-        self.momenta = [
+    def __init__(self, options: LocalSGD, backbone: Backbone, others: Sequence[Tensor], loss: Loss) -> None:
+        self.options, self.backbone, self.loss = options, backbone, loss
+        self.pairs = [(backbone.weights, backbone.gradient), *map(_with_gradient, others)]
+        sizes = [weights.numel() for weights, _ in self.pairs]
+        self.velocity = torch.zeros(sum(sizes), device=backbone.device)
+        self.momenta: list[Tensor] = [
             part.view_as(weights)
-            for part, (weights, _) in zip(self.velocity.split(sizes), pairs, strict=True)  # type: ignore[no-untyped-call]
+            for part, (weights, _) in zip(self.velocity.split(sizes), self.pairs, strict=True)  # type: ignore[no-untyped-call]
         ]
+        self.anchor = backbone.weights.clone() if options.prox else None
+        self.total = torch.zeros((), device=backbone.device)
 
-    def zero(self) -> None:
+    @contextmanager
+    def fitting(
+        self,
+        loss: Loss,  # noqa: ARG002
+        others: Sequence[Tensor],  # noqa: ARG002
+        velocity: Tensor | None,
+    ) -> Iterator[Callable[[], Tensor]]:
+        if velocity is not None:
+            self.velocity.copy_(velocity)
+        yield lambda: self.velocity
+
+    def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float | Tensor) -> None:
+        batch = self.options.augmentation(images, drawn)
+        if not self.backbone.acceleration.channels_last:
+            batch = batch.contiguous()
         for _, gradient in self.pairs:
             gradient.zero_()
+        with self._precision():
+            value = self.loss(Batch(batch, labels))
+        value.backward()  # type: ignore[no-untyped-call]
+        self._descend(rate)
+        self.total += value.detach()
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        limit = self.options.clip_norm
-        if limit is not None:
+    def _descend(self, rate: float | Tensor) -> None:
+        options = self.options
+        if self.anchor is not None:
+            self.backbone.gradient.add_(self.backbone.weights - self.anchor, alpha=options.prox)
+        if options.clip_norm is not None:
             norm = torch.stack([gradient.norm() for _, gradient in self.pairs]).norm()
-            scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+            scale = (options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
             for _, gradient in self.pairs:
                 gradient.mul_(scale)
         for (weights, gradient), momentum in zip(self.pairs, self.momenta, strict=True):
-            gradient.add_(weights, alpha=self.options.weight_decay)
-            momentum.mul_(self.options.momentum).add_(gradient)
-            weights.add_(momentum, alpha=-rate)
+            gradient.add_(weights, alpha=options.weight_decay)
+            momentum.mul_(options.momentum).add_(gradient)
+            if isinstance(rate, Tensor):  # a captured step reads it anew at each replay
+                weights.addcmul_(momentum, rate, value=-1)
+            else:
+                weights.add_(momentum, alpha=-rate)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.options.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.backbone.device.type, torch.bfloat16)
 
 
 def _with_gradient(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ class Margin:
     = s, as several public code bases do; exact, it is s·sin(θ_y + m)/sin θ_y, which lies above s for small angles.
 
     The class embeddings are given as rows [C, D]: private ones, public ones, or both concatenated, with labels that
-    count along the concatenation. Logits are at least float32, under autocast too.
+    count along the concatenation. A row of zeros has no direction and is no class: its logit is -inf. Logits are at
+    least float32, under autocast too.
     """
 
     kind: Literal["softmax", "cosface", "arcface"] = "cosface"
@@ -53,12 +54,14 @@ class Margin:
         precision = torch.promote_types(features.dtype, torch.float32)
         features, rows = features.to(precision), rows.to(precision)
         with torch.autocast(features.device.type, enabled=False):
+            absent = (rows == 0).all(1)
             if self.kind == "softmax":
-                return features @ rows.T
+                return (features @ rows.T).masked_fill(absent, -math.inf)
             cosine = F.normalize(features) @ F.normalize(rows).T
             target = cosine.gather(1, labels[:, None])
             with_margin = target - self.margin if self.kind == "cosface" else self._turned(target)
-            return self.scale * cosine.scatter(1, labels[:, None], with_margin)
+            logits = self.scale * cosine.scatter(1, labels[:, None], with_margin)
+            return logits.masked_fill(absent, -math.inf)
 
     def loss(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """The mean cross-entropy of the logits."""

@@ -133,6 +133,7 @@ class _Walk:
                 if stage.evaluates(round_):
                     self._evaluate(stage, state, round_)
                 self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
+                self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
                 self.engine.checkpoints.save(stage, round_, state, self.engine.journal.position())
 
     def _round(self, stage: Stage, state: ServerState, round_: int, advance: Advance) -> ServerState:

@@ -1,12 +1,13 @@
 """What every process of a run knows: the recipe, the network, who holds which faces, and the seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
 from personae.core.message import Message
@@ -69,10 +70,12 @@ class Federation:
     private: Path  # where clients keep what never leaves them
     judge: Judge  # figures of an embedder on a client's own training and test faces
     mirror: bool = True  # embed an image together with its mirror image
+    acceleration: Acceleration = field(default_factory=Acceleration)
 
     def backbone(self, device: torch.device | str = "cpu") -> Backbone:
         """A network initialised from the seed alone."""
-        return Backbone(self.network.build(generator(self.seed, "initial weights")), self.network.embedding, device)
+        module = self.network.build(generator(self.seed, "initial weights"))
+        return Backbone(module, self.network.embedding, device, self.acceleration)
 
     def embedder(self, backbone: Backbone) -> Embedder:
         return BackboneEmbedder(backbone, self.mirror)

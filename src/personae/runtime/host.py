@@ -14,10 +14,15 @@ from personae.runtime.transport import Answer, Failure, Request
 
 
 class ClientHost:
-    """Plays the clients of one process, one after the other, with one backbone for all of them."""
+    """Plays the clients of one process, one after the other, with one backbone for all of them.
 
-    def __init__(self, federation: Federation, device: torch.device | str = "cpu") -> None:
+    What a client keeps is on disk when it answers. Not `durable`, a loss of power may still take it back: then whoever
+    asks must settle a round before building on it.
+    """
+
+    def __init__(self, federation: Federation, device: torch.device | str = "cpu", *, durable: bool = True) -> None:
         self.federation = federation
+        self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
 
@@ -44,7 +49,7 @@ class ClientHost:
             raise TypeError(
                 f"{type(up).__name__} may not leave: the algorithm declares {stage.algorithm.types.up.__qualname__}"
             )
-        store.save(stage.name, request.round, kept)
+        store.save(stage.name, request.round, kept, durable=self._durable)
         return Answer(request.client, up)
 
     def _assess(self, request: Request) -> Answer:

@@ -1,13 +1,16 @@
-"""Clients on this machine: in this process, or in worker processes of one thread each."""
+"""Clients on this machine: in this process, in worker processes of one thread each, or side by side on one GPU."""
 
 import json
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,14 +20,23 @@ from personae.core.algorithm import ClientInfo
 from personae.core.message import Message
 from personae.core.wire import Packet
 from personae.errors import Interrupted
+from personae.files import settle
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.host import ClientHost
+from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
+
+STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
 
 
 def local_transport(federation: Federation, workers: int, device: str = "cpu") -> Transport:
-    """Clients in this process for one worker, else in so many processes. The results are the same to the bit."""
-    return SameProcess(federation, device) if workers <= 1 else WorkerProcesses(federation, workers, device)
+    """Clients one after the other for one worker, else in so many processes, or streams of a GPU, at once.
+
+    On a CPU the results are the same to the bit.
+    """
+    if workers <= 1:
+        return SameProcess(federation, device)
+    return WorkerProcesses(federation, workers) if device == "cpu" else Streams(federation, workers, device)
 
 
 @contextmanager
@@ -42,36 +54,104 @@ class SameProcess:
     """One client after the other, with nothing in between."""
 
     def __init__(self, federation: Federation, device: str = "cpu") -> None:
-        self._host = ClientHost(federation, device)
+        self._host = ClientHost(federation, device, durable=False)
+        self._kept = _Kept(federation)
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
-        for request in requests:
+        for request in self._kept.noting(requests):
             with torch_threads(1):
                 answer = self._host.handle(request)
             yield answer
+
+    def settle(self) -> None:
+        self._kept.settle()
 
     def close(self) -> None:
         """There is nothing to end."""
 
 
+class _Kept:
+    """What clients of this machine keep: one look at the disk a round, instead of one a client."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._private = federation.private
+        self._paths: list[Path] = []
+
+    def noting(self, requests: Iterable[Request]) -> Iterator[Request]:
+        for request in requests:
+            if request.task == "train":
+                store = PrivateStore.of(self._private, request.client.name)
+                self._paths.append(store.path(request.stage, request.round))
+            yield request
+
+    def settle(self) -> None:
+        settle(self._paths)
+        self._paths.clear()
+
+
+class Streams:
+    """Several clients at once on one GPU, each with a thread, a stream and a backbone: one alone would not fill it."""
+
+    def __init__(self, federation: Federation, count: int, device: str) -> None:
+        self._lanes = [_Lane(federation, device) for _ in range(count)]
+        self._kept = _Kept(federation)
+        self._threads = ThreadPoolExecutor(count)
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        busy = dict[Future[Answer | Failure], _Lane]()
+        pending = self._kept.noting(requests)
+
+        def employ(lane: _Lane) -> None:
+            if (request := next(pending, None)) is not None:
+                busy[self._threads.submit(lane.handle, request)] = lane
+
+        for lane in self._lanes:
+            employ(lane)
+        while busy:
+            for future in futures.wait(busy, return_when=futures.FIRST_COMPLETED).done:
+                employ(busy.pop(future))  # before anybody looks at the answer: no lane waits for the server
+                yield future.result()
+
+    def settle(self) -> None:
+        self._kept.settle()
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+class _Lane:
+    def __init__(self, federation: Federation, device: str) -> None:
+        self._host = ClientHost(federation, device, durable=False)
+        self._device = torch.device(device)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def handle(self, request: Request) -> Answer | Failure:
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))  # there the server's model was made
+        with torch.cuda.stream(self._stream):
+            answer = self._host.handle(request)
+        self._stream.synchronize()
+        return answer
+
+
 class WorkerProcesses:
     """One process a core: requests and answers travel as bytes, and each worker has one client at a time."""
 
-    def __init__(self, federation: Federation, workers: int, device: str = "cpu") -> None:
+    def __init__(self, federation: Federation, workers: int) -> None:
         self._federation = federation
+        self._kept = _Kept(federation)
         self._layout = federation.backbone().layout
         context = multiprocessing.get_context("spawn")
         self._workers: dict[Connection, SpawnProcess] = {}
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, federation, device), daemon=True)
+            process = context.Process(target=_work, args=(theirs, federation), daemon=True)
             process.start()
             theirs.close()
             self._workers[ours] = process
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         idle, busy = list(self._workers), dict[Connection, Request]()
-        pending = iter(requests)
+        pending = self._kept.noting(requests)
         while True:
             while idle and (request := next(pending, None)) is not None:
                 busy[idle[-1]] = request
@@ -89,6 +169,9 @@ class WorkerProcesses:
                 else:
                     idle.append(connection)
                     yield self._unpack_answer(request, content)
+
+    def settle(self) -> None:
+        self._kept.settle()
 
     def close(self) -> None:
         for connection in self._workers:
@@ -123,11 +206,11 @@ class WorkerProcesses:
             return Failure(request.client, f"its answer is not what was declared: {error}")
 
 
-def _work(connection: Connection, federation: Federation, device: str) -> None:
+def _work(connection: Connection, federation: Federation) -> None:
     """A worker's life: answer requests until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     torch.set_num_threads(1)
-    host = ClientHost(federation, device)
+    host = ClientHost(federation, durable=False)
     while True:
         try:
             request = _unpack_request(connection.recv_bytes(), host)

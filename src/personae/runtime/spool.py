@@ -9,7 +9,7 @@ from personae.core import wire
 from personae.core.layout import Layout
 from personae.core.message import Message
 
-MEMORY = 64 << 20  # bytes of updates kept in memory; a round of any size needs no more
+MEMORY = 256 << 20  # bytes of updates kept in memory; a round of any size needs no more
 
 
 class Spool:

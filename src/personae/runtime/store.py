@@ -33,20 +33,21 @@ class PrivateStore:
         versions = [number for number in self._versions(stage) if before is None or number < before]
         if not versions:
             return None
-        path = self._path(stage, versions[-1])
+        path = self.path(stage, versions[-1])
         try:
             return wire.decode(kind, wire.from_bytes(path.read_bytes()), layout)
         except wire.WireError as error:
             raise DataError(f"{path}: this private state is damaged ({error}); restore it from a copy") from error
 
-    def save(self, stage: str, round_: int, state: LocalState) -> None:
+    def save(self, stage: str, round_: int, state: LocalState, *, durable: bool = True) -> None:
         """Keep the state as of this round, and the one version that the round started from."""
-        write_bytes(self._path(stage, round_), wire.to_bytes(wire.encode(state)))
+        write_bytes(self.path(stage, round_), wire.to_bytes(wire.encode(state)), durable=durable)
         earlier = [number for number in self._versions(stage) if number < round_]
         for number in earlier[:-1]:
-            self._path(stage, number).unlink()
+            self.path(stage, number).unlink()
 
-    def _path(self, stage: str, round_: int) -> Path:
+    def path(self, stage: str, round_: int) -> Path:
+        """Where the state as of this round is kept."""
         return self.root / quote(stage, safe="") / f"{round_:06d}.safetensors"
 
     def _versions(self, stage: str) -> list[int]:

@@ -43,4 +43,7 @@ class Transport(Protocol):
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]: ...
 
+    def settle(self) -> None:
+        """Return when all that clients have kept so far would survive a loss of power."""
+
     def close(self) -> None: ...

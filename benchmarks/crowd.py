@@ -1,0 +1,128 @@
+"""A crowd of clients with random pixels, and rounds of FedPE over it through the engine's own parts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from personae import Augmentation, ClientInfo, Federation, FedPE, Firewall, LocalSGD, Margin, Network, Stage
+from personae.core.acceleration import Acceleration
+from personae.core.algorithm import AnyAlgorithm, Server
+from personae.core.rng import generator
+from personae.data.faces import FaceSamples
+from personae.data.pixels import PixelStore
+from personae.runtime.exchange import Exchange
+from personae.runtime.federation import ClientFaces
+from personae.runtime.inprocess import local_transport
+from personae.runtime.round import federated_round
+from personae.runtime.transport import Transport
+
+IDENTITIES = 5
+MARGIN = Margin(kind="cosface", scale=30.0, margin=0.4)
+NETWORKS = {
+    "small": Network(name="small", embedding=64, height=64, width=64),
+    "mobilefacenet": Network(name="mobilefacenet", embedding=128, height=112, width=112),
+}
+
+
+def training(batch: int = 32, **options: object) -> LocalSGD:
+    """One epoch, with a flip alone: what the plainest loop has."""
+    flips = Augmentation(flip=True, shift=0, colour=0.0)
+    return LocalSGD(**{"batch_size": batch, "epochs": 1, "augmentation": flips, **options})  # type: ignore[arg-type]
+
+
+def random_pixels(folder: Path, side: int, count: int = 4000) -> PixelStore:
+    """A memory-mapped file of noise that all clients share."""
+    path = folder / f"pixels-{side}"
+    if not path.exists():
+        np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8).tofile(path)
+    return PixelStore(path, count, side, side, "noise")
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """`count` clients with a window each into the pixels; identities are either all alike or of several numbers."""
+
+    pixels: PixelStore
+    count: int
+    images: int
+    identities: tuple[int, ...] = (IDENTITIES,)
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(f"client-{index:05d}" for index in range(self.count))
+
+    @property
+    def newcomers(self) -> frozenset[str]:
+        return frozenset()
+
+    def of(self, client: str) -> ClientFaces:
+        index = int(client.removeprefix("client-"))
+        classes = self.identities[index % len(self.identities)]
+        stored = (index * self.images + np.arange(self.images)) % self.pixels.count
+        names = tuple(f"{client}/{number}" for number in range(classes))
+        faces = FaceSamples(names, torch.arange(self.images) % classes, self.pixels, stored)
+        return ClientFaces(faces, faces, faces)
+
+
+def nothing_to_judge(*_: object) -> dict[str, float]:
+    return {}
+
+
+@dataclass
+class Rounds:
+    """Rounds of FedPE: transport, firewall, spool, averaging, private state on disk."""
+
+    folder: Path
+    crowd: Crowd
+    network: Network
+    training: LocalSGD
+    workers: int = 1
+    device: str = "cpu"
+    acceleration: Acceleration = field(default_factory=Acceleration)
+    participation: float = 1.0
+    algorithm: AnyAlgorithm | None = None
+
+    def __post_init__(self) -> None:
+        algorithm = self.algorithm or FedPE(training=self.training, margin=MARGIN, rows="random")
+        self.stage = Stage(name="round", algorithm=algorithm, rounds=100_000, participation=self.participation)
+        recipe = (self.stage,)
+        self.federation = Federation(
+            0, recipe, self.network, self.crowd, self.folder / "private", nothing_to_judge, True, self.acceleration
+        )
+        self.transport: Transport = local_transport(self.federation, self.workers, self.device)
+        self.backbone = self.federation.backbone(self.device)
+        self.clients = [ClientInfo(name, index) for index, name in enumerate(self.crowd.clients)]
+        self.state = self.stage.algorithm.start(None, self._server(0))
+        self.rounds = 0
+
+    def asked(self) -> Iterable[ClientInfo]:
+        draw = generator(0, "participants", self.rounds)
+        count = max(1, round(self.participation * len(self.clients)))
+        return [self.clients[index] for index in torch.randperm(len(self.clients), generator=draw)[:count].tolist()]
+
+    def round(self) -> None:
+        self.rounds += 1
+        exchange = Exchange(self.transport, "train", self.stage, self.rounds)
+        outcome = federated_round(
+            self.stage,
+            self.state,
+            self._server(self.rounds),
+            list(self.asked()) if self.participation < 1 else self.clients,
+            exchange,
+            Firewall(),
+            self.folder / "scratch",
+            lambda _: None,
+        )
+        if outcome.failed or outcome.rejected:
+            raise RuntimeError(f"{outcome.failed} {outcome.rejected}")
+        self.state = outcome.state
+        self.transport.settle()
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    def _server(self, round_: int) -> Server:
+        return Server(self.backbone.state(), self.backbone, None, None, generator(0, round_), round_, 100_000)

@@ -1,0 +1,121 @@
+"""Optimisations can be switched off one by one, and what they promise holds."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from personae.algorithms.fedpe import FedPE
+from personae.cli import app
+from personae.core.acceleration import Acceleration
+from personae.core.backbone import Backbone
+from personae.errors import ConfigError
+from personae.files import settle, write_bytes
+from personae.models import Network
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.inprocess import SameProcess, WorkerProcesses
+from toys import Rehearsal, quickly, stage_of
+
+
+def test_each_can_be_switched_off():
+    assert Acceleration().without(["graphs", "padding"]) == Acceleration(graphs=False, padding=False)
+    with pytest.raises(ConfigError, match="--without magic: there are channels_last, resident, graphs, padding"):
+        Acceleration().without(["magic"])
+
+
+def test_the_command_names_what_there_is(tmp_path: Path):
+    path = tmp_path / "exp.toml"
+    path.write_text("")
+    found = CliRunner().invoke(app, ["run", str(path), "--without", "magic"])
+    assert isinstance(found.exception, ConfigError)
+
+
+def test_channels_first_gives_the_same_up_to_rounding():
+    network = Network(name="small", embedding=8, height=32, width=32)
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = []
+    for channels_last in (True, False):
+        module = network.build(torch.Generator().manual_seed(1))
+        backbone = Backbone(module, 8, acceleration=Acceleration(channels_last=channels_last))
+        backbone.module.eval()
+        batch = images.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        weight = backbone.module.get_parameter("stem.0.weight")
+        assert weight.is_contiguous(memory_format=torch.channels_last) == channels_last
+        found.append((backbone.module(batch), backbone.state().pack()[0]))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-4)
+    assert all(torch.equal(found[0][1][name], found[1][1][name]) for name in found[0][1])
+
+
+def test_a_rehearsal_leaves_no_trace():
+    backbone = Backbone(Network(name="small", embedding=8, height=32, width=32).build(), 8)
+    before = backbone.flat.clone()
+    counters = [buffer.clone() for buffer in backbone.module.buffers() if not buffer.is_floating_point()]
+    with backbone.rehearsal():
+        backbone.module.train()(torch.randn(4, 3, 32, 32))
+        backbone.weights.mul_(2)
+        assert not torch.equal(backbone.flat, before)
+    assert torch.equal(backbone.flat, before)
+    after = [buffer for buffer in backbone.module.buffers() if not buffer.is_floating_point()]
+    assert all(torch.equal(*pair) for pair in zip(counters, after, strict=True))
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are flushed to disk, in order."""
+    found: list[str] = []
+    flush = os.fsync
+
+    def noting(descriptor: int) -> None:
+        found.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return found
+
+
+def test_a_file_is_durable_at_once_or_when_settled(tmp_path: Path, synced: list[str]):
+    write_bytes(tmp_path / "at once", b"1")
+    assert len(synced) == 2
+    synced.clear()
+    write_bytes(tmp_path / "later", b"2", durable=False)
+    assert synced == []
+    assert (tmp_path / "later").read_bytes() == b"2"
+    settle([tmp_path / "later", tmp_path / "never written"])
+    assert synced == [str(tmp_path / "later"), str(tmp_path)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_clients_keep_is_durable_before_the_checkpoint_that_builds_on_it(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch, workers: int
+):
+    run = Rehearsal(tmp_path, (stage_of(quickly(FedPE()), rounds=2),))
+    save = Checkpoints.save
+    unsafe: list[Path] = []
+
+    def checked(self, stage, number, state, journal):
+        kept = list((tmp_path / "private").rglob(f"{number:06d}.safetensors"))
+        assert len(kept) == 4
+        unsafe.extend(path for path in kept if not {str(path), str(path.parent)} <= set(synced))
+        save(self, stage, number, state, journal)
+
+    monkeypatch.setattr(Checkpoints, "save", checked)
+    transport = SameProcess(run.federation) if workers == 1 else WorkerProcesses(run.federation, workers)
+    try:
+        run.run(transport)
+    finally:
+        transport.close()
+    assert unsafe == []
+
+
+def test_a_proximal_term_draws_towards_the_beginning(tmp_path: Path):
+    def distance(prox: float) -> float:
+        algorithm = quickly(FedPE())
+        stage = stage_of(replace(algorithm, training=replace(algorithm.training, prox=prox)), rounds=1)
+        run = Rehearsal(tmp_path / str(prox), (stage,)).run()
+        begin = run.federation.backbone()
+        return float((run.final() - begin.flat)[: begin.layout.trainable_size].norm())
+
+    assert distance(10.0) < 0.7 * distance(0.0)
