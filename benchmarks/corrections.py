@@ -121,9 +121,8 @@ def show(classes: int, repeats: int, names: list[str], part: int | None) -> None
         median = statistics.median(values)
         ours = f"{median / statistics.median(seconds[OURS[name]]):.2f}" if name in OURS else ""
         print(f"{name:24}{median:14.3f}{median / base:10.2f}{ours:>10}{peak_of(name, classes, part):10}")
-    for name in [
-        name for name in OURS if name not in names
-    ]:  # the similarities alone, once for the value and once for its gradient
+    unmeasured = [name for name in OURS if name not in names]
+    for name in unmeasured:  # the similarities and their gradient alone take as much
         print(f"{name:24}{'out of reach: more than':>27} {2 * 4 * classes**2 / 2**30:.0f} GB")
 
 

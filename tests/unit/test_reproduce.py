@@ -15,10 +15,11 @@ from PIL import Image
 from killing import results
 from personae import cli
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import load_experiment
+from personae.experiment.config import load_experiment, load_variants
 from personae.experiment.run import conduct
 from personae.reproduce import confusion
 from personae.reproduce.claims import Above, Claim, Near, Rising, System
+from personae.reproduce.plan import Plan
 from personae.reproduce.quantities import Outcome, average, figure
 from personae.reproduce.reproduce import Reproduction, choose_claims, find_system, reproduce, variants_of
 from personae.reproduce.runner import Runner
@@ -102,6 +103,22 @@ def test_a_shared_beginning_gives_the_very_bits_of_a_run_in_one_piece(
     private = {name for name in whole if name.startswith("private")}
     assert len(private) == 8  # two versions of each of four clients
     assert all(whole[name] == shared[name] for name in private)
+
+
+def test_what_clients_keep_is_taken_over_too(faces_cache: Path, tmp_path: Path):
+    tuned = '[[stages]]\nname = "tune"\nalgorithm = { name = "fedpe", training.batch_size = 8 }\n'
+    path = tmp_path / "x.toml"
+    path.write_text(RECIPE.split("[variants]")[0] + tuned + '[variants]\ntrained.until = "train"\ntuned = {}\n')
+    variants = load_variants(path)
+    plan = Plan.of(variants)
+    assert {job.folder: job.begin for job in plan.jobs}["tuned"] == "trained"
+    assert Runner(cache=faces_cache).run(plan.jobs, tmp_path / "runs") == {}
+    conduct(variants["tuned"], tmp_path / "whole", cache=faces_cache)
+    whole, shared = results(tmp_path / "whole"), results(tmp_path / "runs" / "tuned")
+    kept = {name for name in whole if name.startswith("private")}
+    assert {name.split("/")[2] for name in kept} == {"train", "tune"}
+    for name in (*kept, "models/tune.safetensors", "evaluation/tune.json", "tune.safetensors"):
+        assert whole[name] == shared[name]
 
 
 def test_what_it_writes(done: Path):

@@ -20,6 +20,7 @@ from personae.experiment.materials import Materials
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
+from personae.runtime.inprocess import torch_threads
 from personae.runtime.store import PrivateStore
 
 PAIRS = 20  # pairs that a figure is the mean over
@@ -57,7 +58,12 @@ class Crowd:
 
 @lru_cache(maxsize=8)
 def crowd_of(outcome: Outcome) -> Crowd:
-    """Only a simulation can look into all clients like this."""
+    """Only a simulation can look into all clients like this. With one thread, as everything whose bits matter."""
+    with torch_threads(1):
+        return _crowd_of(outcome)
+
+
+def _crowd_of(outcome: Outcome) -> Crowd:
     materials = Materials(outcome.experiment, cache=outcome.cache)
     stage = outcome.experiment.recipe[-1]
     embedder = load_model(outcome.folder, stage.name, mirror=outcome.experiment.evaluation.mirror).embedder

@@ -24,6 +24,7 @@ from personae.experiment.run import conduct
 from personae.progress import Progress, silent
 from personae.reproduce.plan import Job
 from personae.runtime.engine import unheard
+from personae.runtime.inprocess import available_cores
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ class Runner:
     def _render(self, jobs: Sequence[Job]) -> None:
         """Faces are read or rendered before the runs start, so that no two runs do the same."""
         seen = set()
+        workers = self.workers if self.device == "cpu" else available_cores()
         for job in jobs:
             data = job.experiment.data
-            materials = Materials(job.experiment, self.workers, self.progress, self.cache)
+            materials = Materials(job.experiment, workers, self.progress, self.cache)
             for name in ("public", "private", "heldout"):
                 source: Source | None = getattr(data, name)
                 key = (source and source.model_dump_json(), job.experiment.seed, job.experiment.network)
