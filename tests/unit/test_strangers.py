@@ -177,6 +177,7 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
     text = page.read_text()
     assert "1:N TPIR @ FPIR 1e-01 (paper) of 4 clients" in text
     assert "1:1 and 1:N are among the test images of everybody" in text
+    assert text.index("tuned, global") < text.index("tuned, personal")
     summary = json.loads((out / "summary.json").read_text())["stages"]
     assert summary[1]["discloses"] == ["Count", "ModelState", "PublicEmbeddings", "Scalars"]
     assert summary[2]["discloses"] == ["Scalars"]
