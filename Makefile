@@ -22,6 +22,9 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/aggregation.py
+	$(BIN)/python benchmarks/peak.py
 	$(BIN)/python benchmarks/synthetic.py
 	$(BIN)/python benchmarks/corrections.py
 	$(BIN)/python benchmarks/meta.py

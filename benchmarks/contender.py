@@ -48,7 +48,7 @@ class PlainLoop:
                 weight_decay=options.weight_decay,
             )
             order = torch.randperm(len(faces))
-            for positions in order.split(BATCH):  # type: ignore[no-untyped-call]
+            for positions in order.tensor_split(options.steps(len(faces))):  # equal batches, as personae makes them
                 images = faces.images(positions).permute(0, 3, 1, 2).float().div(127.5).sub(1)
                 if torch.rand(()) < 0.5:
                     images = images.flip(3)

@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
@@ -97,9 +97,10 @@ class LocalState(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState(Record):
-    """What the server knows: at least the model."""
+    """What the server knows: at least the model. `memory` is the engine's: what its next step builds on."""
 
     model: ModelState
+    memory: dict[str, Tensor] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
         """What the server's own work in the last round has to say about itself, such as its loss."""
@@ -113,7 +114,7 @@ class ServerState(Record):
 @cache  # every message is checked against it
 def _hints(kind: Any) -> Mapping[str, Any]:
     resolved = typing.get_type_hints(kind)
-    return {field.name: resolved[field.name] for field in fields(kind)}
+    return {each.name: resolved[each.name] for each in fields(kind)}
 
 
 def _name(kind: Any) -> str:

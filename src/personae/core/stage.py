@@ -1,8 +1,9 @@
 """A stage is an algorithm run for some rounds; a recipe is a tuple of stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.server_step import ServerStep
 from personae.errors import ConfigError
 
 
@@ -18,6 +19,7 @@ class Stage:
     quorum: float = 0.5  # share of the asked that must return an acceptable update
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
+    server: ServerStep = field(default_factory=ServerStep)  # how far the server goes towards the merged model
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -28,6 +30,10 @@ class Stage:
             raise ConfigError(f"stage {self.name}: quorum is {self.quorum}, it must be in (0, 1]")
         if self.evaluate_every < 0:
             raise ConfigError(f"stage {self.name}: evaluate_every is {self.evaluate_every}, it must not be negative")
+        if not self.algorithm.federated and self.server != ServerStep():
+            raise ConfigError(
+                f"stage {self.name}: server steps go with federated stages; {self.algorithm.name} is none"
+            )
 
     @property
     def title(self) -> str:

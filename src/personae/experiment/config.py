@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from personae.algorithms import ALGORITHMS
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.data import PartitionPlan
 from personae.data.synthetic import DOMAINS
@@ -100,6 +101,7 @@ class StageSection(_Section):
     participation: float = 1.0
     quorum: float = 0.5
     evaluate_every: int = 0
+    server: ServerStep = Field(default_factory=ServerStep)
     algorithm: dict[str, Any]
 
 

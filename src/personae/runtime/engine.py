@@ -151,7 +151,7 @@ class _Walk:
             outcome = Outcome(merged, {}, {}, merged.figures())
             advance(1)
         self._tell(stage, round_, participants, outcome)
-        return outcome.state
+        return stage.server.applied(state, outcome.state)
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
