@@ -3,21 +3,27 @@
     python benchmarks/rounds.py [--repeats 5] [--clients 40] [--images 100] [--networks small,mobilefacenet]
 
 All train the same network on the same images with the same loss, optimiser, batch size and augmentation (a flip); each
-is a process of its own, and a round of one follows a round of the other. Start-up is everything until the first round
-can begin; the first round is not counted. CPU time is that of all processes which a contender started. Read the ratios,
-not the seconds. pfl and Flower take part where they are installed: `pip install -e '.[bench]'`.
+is a process of its own, and a round of one follows a round of the other, while the others are stopped (but for those of
+Flower, which would take that for a failure: compare it with `--only plain-2,personae-2,flower`). Start-up is everything
+until the first round can begin; the first round is not counted. CPU time is that of all processes which a contender
+started. Read the ratios, not the seconds.
+
+pfl and Flower take part where they are installed: `pip install -e '.[bench]'`.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +69,10 @@ class Process:
         self._expect("ready")
         self.startup = time.perf_counter() - began
         self.startup_cpu = self._cpu()
+        self._signal(signal.SIGSTOP)
 
     def round(self, count: bool) -> None:
+        self._signal(signal.SIGCONT)
         before, began = self._cpu(), time.perf_counter()
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
@@ -73,8 +81,10 @@ class Process:
         if count:
             self.seconds.append(time.perf_counter() - began)
             self.cpu.append(self._cpu() - before)
+        self._signal(signal.SIGSTOP)
 
     def end(self) -> None:
+        self._signal(signal.SIGCONT)
         self.process.communicate(timeout=60)
 
     def _expect(self, word: str) -> None:
@@ -87,14 +97,23 @@ class Process:
     def _cpu(self) -> float:
         """Seconds of all processes that carry this contender's mark, and of their children that are gone."""
         total = 0
-        for place in Path("/proc").iterdir():
-            try:
-                if place.name.isdigit() and f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes():
-                    times = (place / "stat").read_text().rpartition(")")[2].split()[11:15]
-                    total += sum(map(int, times))
-            except OSError:
-                continue  # it ended while we looked, or is somebody else's
+        for place in self._processes():
+            with suppress(OSError):  # it ended while we looked
+                times = (place / "stat").read_text().rpartition(")")[2].split()[11:15]
+                total += sum(map(int, times))
         return total / TICKS
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.name != "flower":
+            for place in self._processes():
+                with suppress(OSError):
+                    os.kill(int(place.name), number)
+
+    def _processes(self) -> Iterator[Path]:
+        for place in Path("/proc").iterdir():
+            with suppress(OSError):  # it ended while we looked, or is somebody else's
+                if place.name.isdigit() and f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes():
+                    yield place
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from personae.algorithms.fedpe import Up
 from personae.core.backbone import Backbone
+from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
@@ -156,3 +157,13 @@ def test_a_spool_is_gone_after_an_error(layout: Layout, tmp_path: Path):
     with pytest.raises(RuntimeError, match="in the middle"), spool(layout, tmp_path / "scratch"):
         raise RuntimeError("in the middle")
     assert not (tmp_path / "scratch").exists()
+
+
+def test_numbers_are_finite_even_where_their_sum_is_not():
+    assert all_finite(torch.full((4,), 3e38))
+    assert all_finite(torch.empty(0))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        values = torch.full((4,), 3e38)
+        values[2] = bad
+        assert not all_finite(values)
+    assert not all_finite(torch.tensor([float("inf"), -float("inf")]))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from personae.core.backbone import Backbone
+from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
 from personae.parts.graphs import Inputs, program_for
@@ -130,7 +131,7 @@ class LocalSGD:
                         if not math.isfinite(checked):
                             raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
                 velocity = momenta()
-        if not backbone.flat.isfinite().all():
+        if not all_finite(backbone.flat):
             raise Diverged(f"the weights are not finite after {steps} steps; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)

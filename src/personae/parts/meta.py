@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from personae.core.backbone import Backbone
+from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
 from personae.parts.graphs import tell_once
@@ -199,7 +200,7 @@ class MetaSGD:
                         raise Diverged(f"the loss is {sum(checked)} after {step + 1} meta steps; {self._advice}")
         finally:
             module.eval()
-        if not backbone.flat.isfinite().all():
+        if not all_finite(backbone.flat):
             raise Diverged(f"the weights are not finite after {self.iterations} meta steps; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from personae.core.backbone import Backbone
+from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Payload, PublicEmbeddings
@@ -49,7 +50,7 @@ class Firewall:
                 return f"its public embeddings are {rows} rows of {width} numbers, not {people} of {backbone.width}"
             if not self.enabled:
                 continue
-            if not all(_finite(tensor) for tensor in payload.tensors):
+            if not all(map(all_finite, payload.tensors)):
                 return f"{type(payload).__name__} holds values that are not finite"
             if isinstance(payload, Count) and not 0 < payload.value <= self.max_samples:
                 return f"it claims {payload.value} samples"
@@ -97,7 +98,3 @@ def _payloads(update: Message) -> list[Payload]:
 def _difference(found: Layout, expected: Layout) -> str:
     shapes = dict(zip(found.names, found.shapes, strict=True))
     return f"its model is of another network: {expected.mismatch(shapes) or 'its entries are in another order'}"
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
