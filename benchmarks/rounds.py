@@ -29,6 +29,7 @@ from pathlib import Path
 
 CONTENDERS = {
     "plain-2": "plain loop, 2 threads",
+    "plain-2-planes": "  the same, batches as of a data loader",
     "plain-1": "plain loop, 1 thread",
     "personae-1": "personae, 1 worker",
     "personae-2": "personae, 2 workers",
@@ -159,7 +160,7 @@ def compare(folder: Path, network: str, options: argparse.Namespace) -> dict[str
 def show(network: str, processes: list[Process], images: int) -> dict[str, dict[str, float]]:
     base = processes[0]
     print(f"\n{network}: {images} images a round; ratios to {CONTENDERS[base.name]} (time: more is faster)")
-    print(f"{'':34}{'s':>8}{'spread':>8}{'images/s':>10}{'ratio':>7}{'CPU s':>8}{'ratio':>7}{'start s':>9}{'CPU s':>7}")
+    print(f"{'':40}{'s':>8}{'spread':>8}{'images/s':>10}{'ratio':>7}{'CPU s':>8}{'ratio':>7}{'start s':>9}{'CPU s':>7}")
     found = {}
     for process in processes:
         seconds, cpu = statistics.median(process.seconds), statistics.median(process.cpu)
@@ -175,7 +176,7 @@ def show(network: str, processes: list[Process], images: int) -> dict[str, dict[
         }
         row = list(found[process.name].values())
         print(
-            f"{CONTENDERS[process.name]:34}{row[0]:8.2f}{row[1]:8.2f}{row[2]:10.0f}{row[3]:7.2f}{row[4]:8.2f}"
+            f"{CONTENDERS[process.name]:40}{row[0]:8.2f}{row[1]:8.2f}{row[2]:10.0f}{row[3]:7.2f}{row[4]:8.2f}"
             f"{row[5]:7.2f}{row[6]:9.1f}{row[7]:7.1f}",
             flush=True,
         )
