@@ -85,6 +85,7 @@ class Rounds:
     acceleration: Acceleration = field(default_factory=Acceleration)
     participation: float = 1.0
     algorithm: AnyAlgorithm | None = None
+    firewall: Firewall = field(default_factory=Firewall)
 
     def __post_init__(self) -> None:
         algorithm = self.algorithm or FedPE(training=self.training, margin=MARGIN, rows="random")
@@ -113,7 +114,7 @@ class Rounds:
             self._server(self.rounds),
             list(self.asked()) if self.participation < 1 else self.clients,
             exchange,
-            Firewall(),
+            self.firewall,
             self.folder / "scratch",
             lambda _: None,
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from crowd import NETWORKS, Crowd, Rounds, random_pixels, training
-from personae import FedFace, FedPE
+from personae import FedFace, FedPE, Firewall
 from personae.parts.margins import Margin
 
 
@@ -54,7 +54,15 @@ def one(algorithm: str, clients: int) -> None:
         warm_up.round()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         method = FedFace(training=options) if algorithm == "fedface" else FedPE(training=options, margin=Margin())
-        rounds = Rounds(folder / "run", crowd, NETWORKS["small"], options, participation=share, algorithm=method)
+        rounds = Rounds(
+            folder / "run",
+            crowd,
+            NETWORKS["small"],
+            options,
+            participation=share,
+            algorithm=method,
+            firewall=Firewall(norm_multiple=1e6),  # who takes part again has far longer updates than who is new
+        )
         rounds.round()
         began = time.perf_counter()
         rounds.round()
