@@ -1,5 +1,6 @@
 """Benchmarks: images and the comparisons to make among them, applied to any model."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class EvaluationProtocol(Protocol):
         """Given the vectors of each part."""
 
 
-class _OnePart:
+class _OnePart(ABC):
     """A benchmark of one set of images."""
 
     samples: Samples
@@ -81,8 +82,8 @@ class _OnePart:
     def parts(self) -> Sequence[Samples]:
         return (self.samples,)
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
-        raise NotImplementedError
+    @abstractmethod
+    def judge(self, *vectors: Tensor) -> BenchmarkResult: ...
 
     def evaluate(self, embedder: Embedder) -> BenchmarkResult:
         return self.judge(embed(embedder, self.samples))

@@ -1,6 +1,7 @@
 """Ways to divide faces by identity, behind one call: features in, a label for every image out."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ NOBODY = -1  # the label of an image that belongs to no cluster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clustering:
+class Clustering(ABC):
     """Divides features [N, D], scaled to length one, into clusters; -1 marks images of none."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -26,8 +27,9 @@ class Clustering:
         unit = F.normalize(features.double(), dim=1)
         return self.divide(unit, generator) if len(unit) > 1 else torch.zeros(len(unit), dtype=torch.int64)
 
+    @abstractmethod
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        raise NotImplementedError
+        """The same, of features in float64 and of two images at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
