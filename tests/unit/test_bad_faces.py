@@ -83,6 +83,7 @@ def images_without_identity(root: Path) -> Path:
 
 
 def folder_too_deep(root: Path) -> Path:
+    put(root / "faces/ann/1.jpg")
     put(root / "faces/ann/day/1.jpg")
     return root / "faces"
 
@@ -98,7 +99,7 @@ def linked_folder_outside(root: Path) -> Path:
 
 
 def unknown_layout(root: Path) -> Path:
-    return put(root / "faces.parquet", b"PAR1")
+    return put(root / "faces.tar", b"faces")
 
 
 def list_linked_outside(root: Path) -> Path:
@@ -129,7 +130,7 @@ CASES: list[tuple[Callable[[Path], Path], str, str]] = [
     (folder_too_deep, "faces/ann/day: a folder inside", "right below it"),
     (linked_image_outside, "faces/ann/1.jpg is a link that leaves", "copy what it points to"),
     (linked_folder_outside, "faces/ann is a link that leaves", "copy what it points to"),
-    (unknown_layout, "faces.parquet: not a layout that is known", "a zip with images/ and labels.csv"),
+    (unknown_layout, "faces.tar: not a layout that is known", "a zip with images/ and labels.csv"),
     (lambda root: listed(root, ""), "list.txt: an empty list", "write one line `path label`"),
     (lambda root: listed(root, "a.jpg ann\nb.jpg"), "line 2: 'b.jpg' has no label", "write `path label`"),
     (lambda root: listed(root, "a.jpg ann\nb.jpg ann"), "line 2: ", "b.jpg is missing; correct the path"),

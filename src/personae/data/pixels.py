@@ -70,6 +70,8 @@ class PixelStore:
     digest: str
     missing: tuple[tuple[int, str], ...] = ()
     """Images of the source that are not in the store, by position, and why."""
+    offset: int = 0
+    """Where in the file they begin."""
 
     def take(self, rows: NDArray[np.int64]) -> Pixels:
         return self._mapped.take(rows, axis=0)
@@ -98,7 +100,7 @@ class PixelStore:
     def _mapped(self) -> Pixels:
         shape = (self.count, self.height, self.width, 3)
         try:
-            return np.memmap(self.path, dtype=np.uint8, mode="r", shape=shape).view(np.ndarray)
+            return np.memmap(self.path, dtype=np.uint8, mode="r", offset=self.offset, shape=shape).view(np.ndarray)
         except (FileNotFoundError, ValueError) as error:
             raise DataError(f"{self.path}: the cached pixels are gone; start again to decode the faces anew") from error
 

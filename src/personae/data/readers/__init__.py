@@ -1,9 +1,12 @@
-"""Readers of faces on disk: each recognises one layout and lists what is in it."""
+"""Readers of faces on disk: each recognises one layout, by what is there, and lists what is in it."""
 
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from personae.data.readers.archives import read_archive
+from personae.data.readers.archives import is_unpacked, read_archive, read_unpacked
 from personae.data.readers.bins import SUFFIX, list_bin
 from personae.data.readers.celeba import is_celeba, read_celeba
 from personae.data.readers.folders import read_folders
@@ -11,32 +14,63 @@ from personae.data.readers.groups import find_groups, list_groups
 from personae.data.readers.listing import Listing
 from personae.data.readers.lists import SUFFIXES, read_list
 from personae.data.readers.official import find_layout, read_official
+from personae.data.readers.records import is_records, read_records
+from personae.data.readers.tables import is_tables, read_tables
 from personae.errors import DataError
 
 _ACCEPTED = (
     "a folder with one folder per identity, CelebA's own folder, a zip with images/ and labels.csv, a text list of"
-    " `path label`, or a .bin of pairs"
+    " `path label`, a .rec with its .idx, Parquet, a pack, or a .bin of pairs"
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way in which faces lie on disk: how it is recognised, and read."""
+
+    name: str
+    fits: Callable[[Path], bool]
+    read: Callable[[Path], Listing]
+
+
+_FOLDERS = (
+    Layout("CelebA", is_celeba, read_celeba),
+    Layout("RFW", lambda path: bool(find_groups(path)), list_groups),
+    Layout("images/ and labels.csv", is_unpacked, read_unpacked),
+    Layout("records of MXNet (.rec)", is_records, read_records),
+    Layout("Parquet", is_tables, read_tables),
+)
+_FILES = (
+    Layout("zip with labels.csv", lambda path: path.suffix.lower() == ".zip" or zipfile.is_zipfile(path), read_archive),
+    Layout("records of MXNet (.rec)", is_records, read_records),
+    Layout("Parquet", is_tables, read_tables),
+    Layout("pair file (.bin)", lambda path: path.suffix.lower() == SUFFIX, list_bin),
+    Layout("text list", lambda path: path.suffix.lower() in SUFFIXES, read_list),
 )
 
 
 def read_listing(path: Path, layout: str | None = None, *, unlabelled: bool = False) -> Listing:
     """What the faces at `path` declare, in whichever of the accepted layouts; `layout` names a benchmark's."""
+    return recognise(path, layout, unlabelled=unlabelled)[1]
+
+
+def recognise(path: Path, layout: str | None = None, *, unlabelled: bool = False) -> tuple[str, Listing]:
+    """What the layout is called, and what the faces in it declare."""
     try:
-        if path.is_dir():
-            if is_celeba(path):
-                return read_celeba(path)
-            if find_groups(path):
-                return list_groups(path)
-            official = find_layout(path, layout)
-            return read_official(path, official)[1] if official else read_folders(path, unlabelled)
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
-        if path.suffix.lower() == ".zip" or zipfile.is_zipfile(path):
-            return read_archive(path)
-        if path.suffix.lower() == SUFFIX:
-            return list_bin(path)
-        if path.suffix.lower() in SUFFIXES:
-            return read_list(path)
+        found = _layout(path, layout, unlabelled)
+        return found.name, found.read(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    raise DataError(f"{path}: not a layout that is known; give {_ACCEPTED} ({', '.join(sorted(SUFFIXES))})")
+
+
+def _layout(path: Path, layout: str | None, unlabelled: bool) -> Layout:
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
+    for known in _FOLDERS if path.is_dir() else _FILES:
+        if known.fits(path):
+            return known
+    if not path.is_dir():
+        raise DataError(f"{path}: not a layout that is known; give {_ACCEPTED} ({', '.join(sorted(SUFFIXES))})")
+    if official := find_layout(path, layout):
+        return Layout(official.name, Path.is_dir, lambda root: read_official(root, official)[1])
+    return Layout("a folder per identity", Path.is_dir, partial(read_folders, unlabelled=unlabelled))

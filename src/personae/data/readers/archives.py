@@ -1,25 +1,31 @@
-"""A zip with `images/` and `labels.csv`: columns path and identity, and whatever else is known of an image."""
+"""`images/` and `labels.csv` in a zip or a folder: columns path and identity, and what else is known of an image."""
 
 import csv
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from personae.data.images import MAX_BYTES, ImageError
-from personae.data.readers.listing import Fetch, Listing, path_inside, refuse_repetition
+from personae.data.readers.listing import (
+    Fetch,
+    Listing,
+    path_inside,
+    read_file,
+    refuse_outside_link,
+    refuse_repetition,
+    typed_columns,
+)
 from personae.errors import DataError
 
-_LABELS = "labels.csv"
+LABELS, IMAGES = "labels.csv", "images"
 _MAX_LABELS = 500_000_000
-_TRUE, _FALSE = frozenset({"1", "true"}), frozenset({"0", "-1", "false"})
-_TEXT = frozenset({"domain", "media", "template", "split"})
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 Row = dict[str, str]
@@ -29,34 +35,90 @@ def read_archive(file: Path) -> Listing:
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
-            rows = list(_rows(archive, members, file))
+            rows = _rows(_text_in(archive, members[LABELS], file), file)
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
-    if not rows:
-        raise DataError(f"{file}: {_LABELS} lists no images; write one line per image below its header")
-    where = [f"{file}, {_LABELS} line {row['line']}" for row in rows]
-    paths = tuple(path_inside(row["path"], place) for row, place in zip(rows, where, strict=True))
-    labels = tuple(row["identity"] for row in rows)
-    refuse_repetition(zip(where, paths, labels, strict=True))
-    _refuse_contradiction(rows, where)
-    for path, place in zip(paths, where, strict=True):
-        if f"images/{path}" not in members:
-            raise DataError(f"{place}: images/{path} is not in the zip; add it or remove the line")
+    labels = _checked(rows, file)
+    for path, place in zip(labels.paths, labels.where, strict=True):
+        if f"{IMAGES}/{path}" not in members:
+            raise DataError(f"{place}: {IMAGES}/{path} is not in the zip; add it or remove the line")
 
     @contextmanager
     def opened() -> Iterator[Fetch]:
         with zipfile.ZipFile(file) as archive:
-            yield lambda position: _read(archive, members[f"images/{paths[position]}"])
+            yield lambda position: _read(archive, members[f"{IMAGES}/{labels.paths[position]}"])
 
     status = file.stat()
     return Listing(
         source=file,
-        paths=paths,
-        labels=labels,
+        paths=labels.paths,
+        labels=labels.people,
         stamp=repr((status.st_size, status.st_mtime_ns)),
         opened=opened,
-        columns=_columns(rows),
+        columns=labels.columns,
     )
+
+
+def is_unpacked(root: Path) -> bool:
+    return (root / LABELS).is_file() and (root / IMAGES).is_dir()
+
+
+def read_unpacked(root: Path) -> Listing:
+    """What a zip would hold, in a folder."""
+    if (root / LABELS).stat().st_size > _MAX_LABELS:
+        raise DataError(f"{root}: {LABELS} has more than {_MAX_LABELS:,} bytes; such a table is not read")
+    labels = _checked(_rows((root / LABELS).read_bytes(), root), root)
+    stamps = []
+    for path, place in zip(labels.paths, labels.where, strict=True):
+        refuse_outside_link(root / IMAGES / path, root, place)
+        try:
+            status = (root / IMAGES / path).stat()
+        except OSError as error:
+            raise DataError(f"{place}: {IMAGES}/{path} is missing; add it or remove the line") from error
+        stamps.append((status.st_size, status.st_mtime_ns))
+
+    @contextmanager
+    def opened() -> Iterator[Fetch]:
+        yield lambda position: read_file(root / IMAGES / labels.paths[position])
+
+    return Listing(
+        source=root,
+        paths=labels.paths,
+        labels=labels.people,
+        stamp=repr(stamps),
+        opened=opened,
+        columns=labels.columns,
+    )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The table, column by column, and where each line of it is."""
+
+    where: tuple[str, ...]
+    paths: tuple[str, ...]
+    people: tuple[str, ...]
+    columns: dict[str, NDArray[Any]]
+
+
+def _checked(rows: list[Row], source: Path) -> _Labels:
+    if not rows:
+        raise DataError(f"{source}: {LABELS} lists no images; write one line per image below its header")
+    where = [f"{source}, {LABELS} line {row['line']}" for row in rows]
+    paths = tuple(path_inside(row["path"], place) for row, place in zip(rows, where, strict=True))
+    people = tuple(row["identity"] for row in rows)
+    refuse_repetition(zip(where, paths, people, strict=True))
+    _refuse_contradiction(rows, where)
+    others = rows[0].keys() - {"path", "identity", "label", "line"}
+    return _Labels(
+        tuple(where), paths, people, typed_columns({name: [row[name].strip() for row in rows] for name in others})
+    )
+
+
+def _text_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> bytes:
+    if member.file_size > _MAX_LABELS:
+        raise DataError(f"{file}: {LABELS} declares more than {_MAX_LABELS:,} bytes; such a table is not read")
+    return archive.read(member)
 
 
 def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]:
@@ -66,31 +128,31 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
         if name in members and not member.is_dir():
             raise DataError(f"{file}: {name} is in the zip twice; pack it again with one of them")
         members[name] = member
-    if _LABELS not in members:
-        raise DataError(f"{file}: no {_LABELS} in the zip; it should hold images/ and {_LABELS}")
+    if LABELS not in members:
+        raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}")
     return members
 
 
-def _rows(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], file: Path) -> Iterator[Row]:
-    if members[_LABELS].file_size > _MAX_LABELS:
-        raise DataError(f"{file}: {_LABELS} declares more than {_MAX_LABELS:,} bytes; such a table is not read")
+def _rows(content: bytes, file: Path) -> list[Row]:
+    rows = []
     try:
-        text = archive.read(members[_LABELS]).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         header = table.fieldnames or []
         if not {"path", "identity"} <= set(header) or len(set(header)) < len(header):
             raise DataError(
-                f"{file}: the header of {_LABELS} is {','.join(header)!r}; it needs path,identity, each once"
+                f"{file}: the header of {LABELS} is {','.join(header)!r}; it needs path,identity, each once"
             )
         for row in table:
             if None in row or None in row.values() or not row["identity"]:
                 complaint = (
-                    f"{file}, {_LABELS} line {table.line_num}: not the {len(header)} values that the header names"
+                    f"{file}, {LABELS} line {table.line_num}: not the {len(header)} values that the header names"
                 )
                 raise DataError(f"{complaint}; correct the line")
-            yield row | {"line": str(table.line_num)}
+            rows.append(row | {"line": str(table.line_num)})
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: {_LABELS} is not comma-separated text in UTF-8 ({error}); write it anew") from error
+        raise DataError(f"{file}: {LABELS} is not comma-separated text in UTF-8 ({error}); write it anew") from error
+    return rows
 
 
 def _refuse_contradiction(rows: list[Row], where: list[str]) -> None:
@@ -103,18 +165,6 @@ def _refuse_contradiction(rows: list[Row], where: list[str]) -> None:
             raise DataError(
                 f"{place}: identity {row['identity']!r} has the labels {both}; give each identity one label"
             )
-
-
-def _columns(rows: list[Row]) -> dict[str, NDArray[Any]]:
-    columns: dict[str, NDArray[Any]] = {}
-    for name in rows[0].keys() - {"path", "identity", "label", "line"}:
-        values = [row[name].strip() for row in rows]
-        lowered = [value.lower() for value in values]
-        if name not in _TEXT and set(lowered) <= _TRUE | _FALSE:
-            columns[name] = np.array([value in _TRUE for value in lowered])
-        else:
-            columns[name] = np.array(values)
-    return dict(sorted(columns.items()))
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:

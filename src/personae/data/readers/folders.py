@@ -1,12 +1,25 @@
-"""A folder per identity: ROOT/<identity>/<image>."""
+"""A folder per identity, ROOT/<identity>/<image>, as of LFW or CASIA-WebFace; or groups of these.
+
+In ROOT/<group>/<identity>/<image> a group is a split where all are called so (VGGFace2 has `train` and `test`), and
+else a domain with people of its own (BUPT-Balancedface and RFW have one for each of four groups of people).
+"""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from personae.data.images import SUFFIXES
-from personae.data.readers.listing import Fetch, Listing, in_natural_order, read_file, refuse_outside_link
+from personae.data.readers.listing import (
+    SPLITS,
+    Fetch,
+    Listing,
+    in_natural_order,
+    read_file,
+    refuse_outside_link,
+)
 from personae.errors import DataError
 
 
@@ -16,38 +29,59 @@ def read_folders(root: Path, unlabelled: bool = False) -> Listing:
     labels: list[str] = []
     stamps: list[tuple[int, int]] = []
     flat = unlabelled and any(_is_image(entry) for entry in _visible(root))
-    for identity in [""] if flat else _people(root):
-        images = _images(root, identity)
-        for image in images:
-            paths.append(f"{identity}/{image.name}" if identity else image.name)
-            labels.append(identity or root.name)
+    groups = [] if flat else _groups(root)
+    by_split = all(group in SPLITS for group in groups)
+    for person in [""] if flat else _people_of(root, groups):
+        for image in _images(root, person):
+            paths.append(f"{person}/{image.name}" if person else image.name)
+            labels.append((person.partition("/")[2] if groups and by_split else person) or root.name)
             stamps.append(_stamp(image))
 
     @contextmanager
     def opened() -> Iterator[Fetch]:
         yield lambda position: read_file(root / paths[position])
 
+    first = [path.partition("/")[0] for path in paths] if groups else []
+    columns = {"split": np.array([SPLITS[group] for group in first])} if by_split else {"domain": np.array(first)}
     return Listing(
         source=root,
         paths=tuple(paths),
         labels=tuple(labels),
         stamp=repr((paths, stamps)),
         opened=opened,
+        columns=columns if groups else {},
         upright=True,
     )
 
 
-def _people(root: Path) -> list[str]:
+def _groups(root: Path) -> list[str]:
+    """The folders of the root if all of them hold folders and no images."""
+    people = _people(root, root)
+    return people if all(_holds_folders(root / name) for name in people) else []
+
+
+def _holds_folders(folder: Path) -> bool:
+    inside = _visible(folder)
+    return any(entry.is_dir() for entry in inside) and not any(_is_image(entry) for entry in inside)
+
+
+def _people_of(root: Path, groups: list[str]) -> list[str]:
+    if not groups:
+        return _people(root, root)
+    return [f"{group}/{person}" for group in groups for person in _people(root / group, root)]
+
+
+def _people(folder: Path, root: Path) -> list[str]:
     folders = []
-    for entry in _visible(root):
+    for entry in _visible(folder):
         if entry.is_symlink():
             refuse_outside_link(Path(entry), root, str(root))
         if entry.is_dir():
             folders.append(entry.name)
         elif _is_image(entry):
-            raise DataError(f"{entry.path}: an image outside of any identity's folder; move it to {root}/<identity>/")
+            raise DataError(f"{entry.path}: an image outside of any identity's folder; move it to {folder}/<identity>/")
     if not folders:
-        raise DataError(f"{root}: an empty folder; it should hold one folder of images per identity")
+        raise DataError(f"{folder}: an empty folder; it should hold one folder of images per identity")
     return in_natural_order(folders)
 
 

@@ -2,18 +2,25 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from personae.data.images import MAX_BYTES, ImageError
 from personae.errors import DataError
 
 Fetch = Callable[[int], bytes]
+
+SPLITS = {"train": "train", "test": "test", "validation": "val", "valid": "val", "val": "val"}
+"""What parts of a set are called, and what we call them."""
+
+_TRUE, _FALSE = frozenset({"1", "true"}), frozenset({"0", "-1", "false"})
+_TEXT = frozenset({"domain", "media", "template", "split"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +71,18 @@ def read_file(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ImageError((error.strerror or "cannot be read").lower()) from error
+
+
+def typed_columns(table: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]:
+    """Columns of yes and no as booleans, which are attributes; others as text. In the order of their names."""
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in sorted(table.items()):
+        lowered = [value.lower() for value in values]
+        if name not in _TEXT and set(lowered) <= _TRUE | _FALSE:
+            columns[name] = np.array([value in _TRUE for value in lowered])
+        else:
+            columns[name] = np.array(values)
+    return columns
 
 
 def in_natural_order(names: Iterable[str]) -> list[str]:

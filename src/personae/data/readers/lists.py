@@ -1,9 +1,13 @@
-"""A text list of `path label`, one image a line, with paths relative to the folder of the list."""
+"""A text list of `path label`, one image a line, with paths relative to the folder of the list.
+
+With tabs it may also be a list of InsightFace (`1 path label`) or of MXNet (`number label path`).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
     Fetch,
     Listing,
@@ -53,9 +57,25 @@ def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not a text in UTF-8; write one line `path label` per image") from error
     for number, line in enumerate(lines, start=1):
+        where = f"{file}, line {number}"
+        match [word.strip() for word in line.split("\t")]:
+            case [_, label, *_, path] if _is_image(path):
+                yield where, path_inside(path, where), _plain(label)
+                continue
+            case [_, path, label] if _is_image(path):
+                yield where, path_inside(path, where), label
+                continue
         match line.rsplit(maxsplit=1):
             case [path, label]:
-                where = f"{file}, line {number}"
                 yield where, path_inside(path.strip(), where), label
             case [only]:
                 raise DataError(f"{file}, line {number}: {only!r} has no label; write `path label`")
+
+
+def _is_image(path: str) -> bool:
+    return PurePosixPath(path).suffix.lower() in IMAGES
+
+
+def _plain(label: str) -> str:
+    """MXNet writes whole numbers as 7.000000."""
+    return label.rstrip("0").removesuffix(".") if "." in label and label.replace(".", "", 1).isdecimal() else label
