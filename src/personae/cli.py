@@ -15,6 +15,7 @@ from personae import screen
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
+from personae.data_commands import app as data_app
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.evaluation.suite import evaluate as evaluate_all
@@ -40,6 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 
 Workers = Annotated[
     int | None,

@@ -14,7 +14,9 @@ from rich.text import Text
 
 from personae.algorithms import ALGORITHMS
 from personae.console import output
+from personae.data.faces import FaceSet
 from personae.data.holdings import Holding
+from personae.data.inspection import SHOWN, Inspection
 from personae.doctor import Finding
 from personae.evaluation.protocols import BenchmarkResult
 from personae.evaluation.suite import Evaluation
@@ -89,6 +91,54 @@ def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:
         table.add_row(name, *map(str, (holding.identities, holding.train, holding.val, holding.test)))
     output.print(table)
     _line(f"picture: {picture}")
+
+
+def inspection(found: Inspection, as_json: bool) -> None:
+    """What a set of faces is, and what is odd about it."""
+    if as_json:
+        _print_json(dataclasses.asdict(found))
+        return
+    _line(f"{found.path}: {found.layout}")
+    _line(f"{found.images:,} images of {found.identities:,} identities; {found.looked_at:,} were looked at")
+    table = Table("images of an identity", *found.per_identity)
+    table.add_row("", *(f"{value:g}" for value in found.per_identity.values()))
+    output.print(table)
+    largest = max(count for _, _, count in found.histogram)
+    for first, last, count in found.histogram:
+        span = f"{first}" if first == last else f"{first} to {last}"
+        _line(f"{span:>14} {count:>8,} {'#' * round(40 * count / largest)}")
+    common = [f"{size} ({count:,})" for size, count in found.sizes.items()]
+    _line(f"sizes: {_first(common, 'sizes', 5)}")
+    if found.attributes:
+        _line(f"attributes: {len(found.attributes)}: {', '.join(found.attributes)}")
+    for name, values in (("domains", found.domains), ("splits", found.splits)):
+        if values:
+            _line(f"{name}: {_first([f'{value} ({count:,})' for value, count in values.items()], name)}")
+    for problem in found.problems:
+        output.print(f"- {problem}", style="yellow", markup=False, soft_wrap=True)
+    examples = (
+        ("cannot be used", [f"{path} ({why})" for path, why in found.unreadable]),
+        ("the same file", [f"{one} = {other}" for one, other in found.shared]),
+        ("nearly the same", [f"{one} ~ {other} ({score:.4f})" for one, other, score in found.alike or ()]),
+    )
+    for title, items in examples:
+        if items:
+            _line(f"{title}: {_first(items, 'more')}")
+    if found.advice:
+        _line(f"fits {found.advice.recipe} with [partition] {found.advice.partition}: {found.advice.because}")
+
+
+def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
+    """What was packed, and where it is."""
+    size = file.stat().st_size
+    height, width = faces.size
+    counts = {"images": len(faces), "identities": len(faces.identities), "unreadable": faces.unreadable}
+    if as_json:
+        _print_json({"file": str(file), "bytes": size, "height": height, "width": width, **counts})
+        return
+    left_out = f" ({faces.unreadable} could not be used)" if faces.unreadable else ""
+    _line(f"{file}: {len(faces):,} images{left_out} of {len(faces.identities):,} identities, {_size(size)}")
+    _line(f'in an experiment: source = "{file}" with a network of {width} x {height}')
 
 
 def algorithms(as_json: bool) -> None:
@@ -172,6 +222,11 @@ def forecast(found: Forecast, as_json: bool) -> None:
         traffic = map(_size, (stage.bytes_down, stage.bytes_up))
         table.add_row(stage.name, stage.algorithm, *counts, *traffic, ", ".join(stage.leaves) or "nothing")
     output.print(table)
+
+
+def _first(items: Sequence[str], unit: str, shown: int = SHOWN) -> str:
+    rest = f" and {len(items) - shown} {unit}" if len(items) > shown else ""
+    return ", ".join(items[:shown]) + rest
 
 
 def _line(text: str) -> None:

@@ -2,7 +2,8 @@
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import simplejpeg
@@ -64,6 +65,18 @@ def decode_whole(encoded: bytes) -> Pixels:
         return _decode_any(encoded) if pixels is None else pixels
 
 
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Height and width, as the header has them."""
+    try:
+        if encoded.startswith(_JPEG):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(encoded)
+            return height, width
+    except ValueError:
+        pass  # the general way may know better
+    with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        return image.height, image.width
+
+
 def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
     """The fast and strict way, for nearly all files; None where the general way may know better.
 
@@ -82,10 +95,15 @@ def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
 
 
 def _decode_any(encoded: bytes) -> Pixels:
+    with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        _refuse_huge(image.height, image.width)
+        return np.asarray(_as_rgb(image))
+
+
+@contextmanager
+def _explained(encoded: bytes) -> Iterator[None]:
     try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
-            _refuse_huge(image.height, image.width)
-            return np.asarray(_as_rgb(image))
+        yield
     except ImageError:
         raise
     except Image.DecompressionBombError as error:

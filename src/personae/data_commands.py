@@ -1,0 +1,43 @@
+"""`personae data`: look at faces, pack them, align them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.console import meter
+from personae.data.decoded import pack_faces
+from personae.data.inspection import inspect_faces
+
+app = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Faces = Annotated[Path, typer.Argument(help="Faces: a folder, zip, list, .rec, Parquet, pack, or a benchmark.")]
+Height = Annotated[int, typer.Option(min=1, help="Of the images, in pixels.")]
+Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some networks want 96.")]
+SkipUnreadable = Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")]
+
+
+@app.command()
+def inspect(
+    path: Faces,
+    sample: Annotated[int | None, typer.Option(min=0, help="Look into so many images only, evenly spread.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what it is, of how many people, what is odd about it, and which recipe fits."""
+    screen.inspection(inspect_faces(path, sample=sample, progress=meter), as_json)
+
+
+@app.command()
+def pack(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Faces in any layout that is read.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write, such as train.faces.")],
+    height: Height = 112,
+    width: Width = 112,
+    skip_unreadable: SkipUnreadable = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
+    faces = pack_faces(source, target, height=height, width=width, skip_unreadable=skip_unreadable, progress=meter)
+    screen.packed(faces, target, as_json)
