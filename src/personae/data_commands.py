@@ -7,8 +7,10 @@ import typer
 
 from personae import screen
 from personae.console import meter
+from personae.data.aligned import align_faces
 from personae.data.decoded import pack_faces
 from personae.data.inspection import inspect_faces
+from personae.errors import Interrupted
 
 app = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
 
@@ -41,3 +43,27 @@ def pack(
     """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
     faces = pack_faces(source, target, height=height, width=width, skip_unreadable=skip_unreadable, progress=meter)
     screen.packed(faces, target, as_json)
+
+
+@app.command()
+def align(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Photographs in any layout that is read.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one to go on with.")],
+    height: Height = 112,
+    width: Width = 112,
+    landmarks: Annotated[
+        Path | None, typer.Option(help="Lines of a path and x y of five points, in place of the detector.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(min=0, max=4, help="Add so much around tight crops, in parts of their longer side.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the main face of each image and bring its eyes, nose and mouth to where networks expect them."""
+    try:
+        done = align_faces(
+            source, target, height=height, width=width, landmarks=landmarks, margin=margin, progress=meter
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; what is done is in {target}; the same command goes on") from None
+    screen.aligned(done, target, as_json)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from personae.algorithms import ALGORITHMS
 from personae.console import output
+from personae.data.aligned import MISSES, Alignment
 from personae.data.faces import FaceSet
 from personae.data.holdings import Holding
 from personae.data.inspection import SHOWN, Inspection
@@ -139,6 +140,21 @@ def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
     left_out = f" ({faces.unreadable} could not be used)" if faces.unreadable else ""
     _line(f"{file}: {len(faces):,} images{left_out} of {len(faces.identities):,} identities, {_size(size)}")
     _line(f'in an experiment: source = "{file}" with a network of {width} x {height}')
+
+
+def aligned(done: Alignment, folder: Path, as_json: bool) -> None:
+    """How many faces were aligned, and which were not."""
+    if as_json:
+        _print_json({"folder": str(folder), **dataclasses.asdict(done)})
+        return
+    before = f", {done.resumed:,} of them before" if done.resumed else ""
+    _line(f"{folder}: {done.aligned:,} of {done.images:,} images aligned{before}")
+    if done.second_look:
+        _line(f"{done.second_look:,} faces were found only with a margin around the image")
+    if done.misses:
+        missed = _first([f"{path} ({why})" for path, why in done.misses], "more")
+        output.print(f"- {len(done.misses):,} left out: {missed}", style="yellow", markup=False, soft_wrap=True)
+        _line(f"all of them: {folder / MISSES}")
 
 
 def algorithms(as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Faces on disk or rendered, the index of faces, and their division among clients."""
 
-from personae.data.decoded import open_faces
+from personae.data.decoded import open_faces, pack_faces
 from personae.data.faces import FaceSamples, FaceSet
 from personae.data.joined import join_faces
 from personae.data.pairsets import PairSet, read_group_pairs, read_pairs
@@ -18,6 +18,7 @@ __all__ = [
     "default_cache",
     "join_faces",
     "open_faces",
+    "pack_faces",
     "read_group_pairs",
     "read_pairs",
     "synthetic_faces",

@@ -57,12 +57,14 @@ def decode(
         return np.asarray(image)
 
 
-def decode_whole(encoded: bytes) -> Pixels:
-    """uint8 [height, width, 3], RGB, in the size of the file and not turned: for coordinates that refer to it."""
+def decode_whole(encoded: bytes, *, upright: bool = False) -> Pixels:
+    """uint8 [height, width, 3], RGB, in the size of the file; not turned where coordinates refer to it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pixels = _decode_jpeg(encoded, MAX_PIXELS) if encoded.startswith(_JPEG) else None
-        return _decode_any(encoded) if pixels is None else pixels
+        pixels = _decode_any(encoded) if pixels is None else pixels
+        turn = _turn(encoded) if upright else None
+        return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
 
 
 def size_of(encoded: bytes) -> tuple[int, int]:
