@@ -23,7 +23,7 @@ from personae.data.packs import is_pack
 from personae.data.pixels import Pixels
 from personae.data.readers import read_listing
 from personae.data.readers.archives import IMAGES, LABELS
-from personae.data.readers.listing import Fetch, Listing, path_inside
+from personae.data.readers.listing import Fetch, Listing, lines_of, path_inside
 from personae.errors import ConfigError, DataError
 from personae.files import sweep, write_bytes, write_text
 from personae.progress import Progress, silent
@@ -104,7 +104,7 @@ def read_landmarks(file: Path) -> dict[str, Points]:
     """Lines of a path, anything, and ten numbers x y x y ...: CelebA's lists, whose two first lines are another kind,
     those of RFW and BUPT-Balancedface, which have a label between, and any table of this kind with commas or blanks."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = lines_of(file)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give a file of landmarks") from error
     except UnicodeDecodeError as error:

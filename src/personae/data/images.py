@@ -13,6 +13,7 @@ from personae.data.pixels import Pixels
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 MAX_PIXELS = 50_000_000
+MAX_SIDE = 65_535  # as of JPEG; decoders hold whole lines more than once
 MAX_BYTES = 100_000_000
 
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
@@ -129,12 +130,16 @@ def _turn(encoded: bytes) -> Image.Transpose | None:
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits of grey, which a plain conversion would clip
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    # A conversion is a copy, even of what needs none, and an image may be large.
     if image.has_transparency_data:
-        coloured = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
-    return image.convert("RGB")
+        coloured = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = Image.new("RGB", image.size, "black")
+        image.paste(coloured, mask=coloured.getchannel("A"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _refuse_huge(height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
         raise ImageError(f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
+    if max(height, width) > MAX_SIDE:
+        raise ImageError(f"{width} x {height} is longer than {MAX_SIDE:,} pixels")

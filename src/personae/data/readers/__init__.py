@@ -66,6 +66,8 @@ def recognise(path: Path, layout: str | None = None, *, unlabelled: bool = False
 def _layout(path: Path, layout: str | None, unlabelled: bool) -> Layout:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
+    if not path.is_dir() and not path.is_file():
+        raise DataError(f"{path}: neither a file nor a folder; give {_ACCEPTED}")
     for known in _FOLDERS if path.is_dir() else _FILES:
         if known.fits(path):
             return known

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.readers.listing import Fetch, Listing, path_inside, read_file, refuse_outside_link, refuse_repetition
+from personae.data.readers.listing import (
+    Fetch,
+    Listing,
+    lines_of,
+    path_inside,
+    read_file,
+    refuse_outside_link,
+    refuse_repetition,
+)
 from personae.errors import DataError
 
 IDENTITIES, ATTRIBUTES, SPLITS = "identity_CelebA.txt", "list_attr_celeba.txt", "list_eval_partition.txt"
@@ -102,7 +110,7 @@ def _lines(file: Path, skipped: int, width: int) -> Iterator[tuple[str, list[str
 
 def _text(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
+        return lines_of(file)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not a text in UTF-8; restore it from the distribution") from error
 

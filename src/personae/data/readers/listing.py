@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from personae.data.images import MAX_BYTES, ImageError
 from personae.errors import DataError
 
 Fetch = Callable[[int], bytes]
+
+_MAX_TEXT = 400_000_000
 
 SPLITS = {"train": "train", "test": "test", "validation": "val", "valid": "val", "val": "val"}
 """What parts of a set are called, and what we call them."""
@@ -66,11 +69,21 @@ def refuse_repetition(entries: Iterable[tuple[str, str, str]]) -> None:
 
 def read_file(file: Path) -> bytes:
     try:
-        if file.stat().st_size > MAX_BYTES:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+            raise ImageError("not a plain file")
+        if status.st_size > MAX_BYTES:
             raise ImageError(f"a file of more than {MAX_BYTES:,} bytes")
         return file.read_bytes()
     except OSError as error:
         raise ImageError((error.strerror or "cannot be read").lower()) from error
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text; UnicodeDecodeError where it is none in UTF-8."""
+    if file.stat().st_size > _MAX_TEXT:
+        raise DataError(f"{file}: more than {_MAX_TEXT:,} bytes; such a list is not read")
+    return file.read_text(encoding="utf-8-sig").splitlines()
 
 
 def typed_columns(table: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]:

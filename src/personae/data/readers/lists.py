@@ -11,6 +11,7 @@ from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
     Fetch,
     Listing,
+    lines_of,
     path_inside,
     read_file,
     refuse_outside_link,
@@ -53,7 +54,7 @@ def read_list(file: Path) -> Listing:
 
 def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = lines_of(file)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not a text in UTF-8; write one line `path label` per image") from error
     for number, line in enumerate(lines, start=1):

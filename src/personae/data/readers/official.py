@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.io
 
-from personae.data.readers.listing import Fetch, Listing, path_inside, read_file, refuse_outside_link
+from personae.data.readers.listing import Fetch, Listing, lines_of, path_inside, read_file, refuse_outside_link
 from personae.errors import DataError
 
 FOLDS = 10
@@ -95,7 +95,7 @@ def list_images(root: Path, pairs: Sequence[ListedPair], identity: Callable[[Pur
 def read_lines(file: Path) -> list[tuple[str, list[str]]]:
     """Where each line is, and its words; empty lines are left out."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = lines_of(file)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give the folder that has it") from error
     except UnicodeDecodeError as error:

@@ -7,11 +7,12 @@ functions that arrays are written with stand for functions here, which make arra
 
 import io
 import math
+import mmap
 import pickletools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,8 @@ _NAMED = frozenset({"numpy ndarray"})  # may be named, but not called
 def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
     """The encoded images, those of a pair after each other, and whether the pairs are of one person."""
     try:
-        images, same = map(_listed, _Machine().run(file.read_bytes()))
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as program:
+            images, same = map(_listed, _Machine().run(program))
         if not isinstance(images, list | tuple):
             raise _Refused("its first part is no list of encoded images")
         images = [_encoded(image) for image in images]
@@ -144,8 +146,8 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
-    def run(self, program: bytes) -> Any:
-        for opcode, argument, _ in pickletools.genops(io.BytesIO(program)):
+    def run(self, program: mmap.mmap) -> Any:
+        for opcode, argument, _ in pickletools.genops(cast(IO[bytes], program)):
             name = opcode.name
             if name == "STOP":
                 break

@@ -27,6 +27,7 @@ _HEADER = struct.Struct("<IfQQ")
 _LENGTH = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _MAX_INDEX = 1_000_000_000
+_MAX_PARTS = 10_000
 
 Places = NDArray[np.int64]
 
@@ -167,8 +168,8 @@ def _record(content: mmap.mmap, offset: int) -> bytes:
         begin, total = offset + _FRAME.size, total + length + len(_MAGIC)
         if begin + length > len(content):
             raise ImageError("its record is longer than the file")
-        if total > MAX_BYTES:
-            raise ImageError(f"a record of more than {MAX_BYTES:,} bytes")
+        if total > MAX_BYTES or len(parts) == _MAX_PARTS:
+            raise ImageError(f"a record of more than {MAX_BYTES:,} bytes or {_MAX_PARTS:,} parts")
         parts.append(content[begin : begin + length])
         if kind in (_WHOLE, _LAST):
             return _MAGIC.join(parts)

@@ -1,0 +1,309 @@
+"""Files that mean harm, opened by a process of its own that watches itself: nothing is executed, nothing outside is
+read or written, memory stays below a gigabyte, and every complaint names the file."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from facefiles import MAGIC, framed, insightface, picture, record, write_records
+
+GOOD = picture(1)
+MEGABYTE = bytes(1_000_000)
+SIDE = 7000  # 49 megapixels, which is just allowed
+
+WATCHER = """
+import json, os, resource, sys
+from pathlib import Path
+from personae.data import open_faces
+from personae.data.inspection import inspect_faces
+from personae.errors import PersonaeError
+try:
+    import pyarrow.parquet
+except ImportError:
+    pass
+
+root = Path(sys.argv[1])
+outside = []
+executed = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class", "socket.connect"}
+
+def watch(event, arguments):
+    if event in executed:
+        outside.append(event)
+    elif event == "open" and isinstance(arguments[0], (str, bytes)):
+        path, mode = os.path.realpath(os.fsdecode(arguments[0])), arguments[2] or 0
+        writes = mode & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        if "secret" in path or (writes and not path.startswith(str(root / "cache"))):
+            outside.append(path)
+
+def kilobytes(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(name))
+
+# An allocation that would fill the memory fails here, and is to be told like any other fault of the file.
+held = kilobytes("VmData") * 1024 + (1 << 30)
+resource.setrlimit(resource.RLIMIT_DATA, (held, held))
+sys.addaudithook(watch)
+for name in ["", *sys.argv[2:]]:  # the first is only there to import what is imported late
+    with open("/proc/self/clear_refs", "w") as peaks:
+        peaks.write("5")
+    del outside[:]
+    told = []
+    for work in (lambda path: open_faces(path, height=16, width=16, cache=root / "cache"), inspect_faces):
+        try:
+            found = work(root / name)
+            told.append(f"read {getattr(found, 'unreadable', 0)}")
+        except PersonaeError as error:
+            told.append(str(error))
+    peak = kilobytes("VmHWM") // 1024  # `getrusage` would include the process that started this one
+    name and print(json.dumps({"name": name, "told": told, "outside": outside, "megabytes": peak}), flush=True)
+"""
+
+
+def put(file: Path, content: bytes = GOOD) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+def zipped(file: Path, labels: str = "path,identity\na.png,ann\n", **members: bytes) -> None:
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")
+        for name, content in {"labels.csv": labels.encode(), "images/a.png": GOOD, **members}.items():
+            archive.writestr(name, content)
+
+
+def png(width: int, height: int, colour: int, rows: int, depth: int = 8, channels: int = 4) -> bytes:
+    """A real bomb: all its pixels are there, and all are zero."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    packer, pixels = zlib.compressobj(1), b""
+    line = bytes(1 + width * channels * depth // 8)
+    for _ in range(rows):
+        pixels += packer.compress(line)
+    pixels += packer.flush()
+    size = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def folder(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda root: (put(root / name / "ann/1.png", content), put(root / name / "ann/2.png"))[0] and None
+
+
+def declaring(size: int) -> Callable[[Path], None]:
+    """A zip whose member says it is small, or large, and is neither."""
+
+    def make(root: Path) -> None:
+        file = root / f"declares-{size}.zip"
+        bomb = MEGABYTE * 5
+        zipped(file, "path,identity\na.png,ann\nb.png,ann\n", **{"images/b.png": bomb})
+        content = bytearray(file.read_bytes())
+        place = -1
+        while (place := content.find(struct.pack("<I", len(bomb)), place + 1)) >= 0:
+            content[place : place + 4] = struct.pack("<I", size)
+        file.write_bytes(content)
+
+    return make
+
+
+def long_chain(root: Path) -> None:
+    """Ten million parts of nothing, which never end."""
+    part = MAGIC + struct.pack("<I", 2 << 29)
+    file = root / "chain.rec"
+    file.write_bytes(framed(record(1.0, GOOD)) + MAGIC + struct.pack("<I", 1 << 29) + part * 10_000_000)
+    file.with_suffix(".idx").write_text(f"0\t0\n1\t{len(framed(record(1.0, GOOD)))}\n")
+
+
+def lying_records(root: Path) -> None:
+    records = {**insightface({0: [GOOD], 1: [GOOD]}), 3: struct.pack("<IfQQ", 2**31, 0, 0, 0)}
+    write_records(root / "lies.rec", records)
+
+
+def sparse(name: str, beginning: bytes = b"") -> Callable[[Path], None]:
+    """Ten gigabytes that take no space."""
+
+    def make(root: Path) -> None:
+        os.truncate(put(root / name, beginning), 10_000_000_000)
+
+    return make
+
+
+def sparse_records(root: Path) -> None:
+    file = write_records(root / "sparse.rec", insightface({0: [GOOD], 1: [GOOD]}))
+    os.truncate(file.with_suffix(".idx"), 10_000_000_000)
+
+
+def pickled_code(root: Path) -> None:
+    put(root / "code.bin", b"cos\nsystem\n(S'touch secret'\ntR.")
+
+
+def pickled_size(root: Path) -> None:
+    put(root / "size.bin", b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.")
+
+
+def linked(name: str, link: str, target: str, *more: str) -> Callable[[Path], None]:
+    def make(root: Path) -> None:
+        put(root / "secret" / "1.png")
+        (root / "secret" / "passwords").write_text("root:x:0:0\n")
+        for each in more:
+            put(root / name / each)
+        (root / name / link).parent.mkdir(parents=True, exist_ok=True)
+        (root / name / link).symlink_to(root / target)
+
+    return make
+
+
+def linked_table(root: Path) -> None:
+    linked("linked-table", "images/a.png", "secret/1.png")(root)
+    (root / "linked-table/labels.csv").write_text("path,identity\na.png,ann\n")
+
+
+def pipe(root: Path) -> None:
+    put(root / "pipe" / "ann" / "1.png")
+    os.mkfifo(root / "pipe" / "ann" / "2.png")
+
+
+def single_pipe(root: Path) -> None:
+    os.mkfifo(root / "single-pipe")
+
+
+def table(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def make(root: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        images = [{"bytes": GOOD, "path": None}, {"bytes": MEGABYTE * 90, "path": None}]
+        content = pyarrow.table({"image": images, "label": [0, 1]})
+        stream = io.BytesIO()
+        parquet.write_table(content, stream, compression="gzip", compression_level=1, use_dictionary=False)
+        put(root / name, change(stream.getvalue()))
+
+    return make
+
+
+def with_larger_page(content: bytes) -> bytes:
+    """The page says that it unpacks to half as much again: field 2 of its header, in as many bytes."""
+    size = 90_000_000 + len(GOOD) + 8  # and a few bytes of levels, found below
+    for extra in range(64):
+        value, encoded = (size + extra) << 1, b""
+        while value > 127:
+            encoded, value = encoded + bytes([value & 127 | 128]), value >> 7
+        encoded = b"\x15" + encoded + bytes([value])
+        if encoded in content[:60]:
+            return content.replace(encoded, b"\x15\xfe\xff\xff\x7f", 1)
+    raise AssertionError("no such page")
+
+
+def huge_table(root: Path) -> None:
+    """A column that unpacks to a gigabyte, in one page of a megabyte."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    images = pyarrow.chunked_array([pyarrow.array([MEGABYTE * 90] * 6)])
+    content = pyarrow.table({"image": images, "label": list(range(6))})
+    parquet.write_table(
+        content, root / "huge.parquet", compression="gzip", use_dictionary=False, data_page_size=1 << 30
+    )
+
+
+def nested_groups(root: Path) -> None:
+    put(root / "loop" / "ann" / "1.png")
+    (root / "loop" / "bob").symlink_to(root / "loop")
+
+
+def large_header(root: Path) -> None:
+    header = b'{"__metadata__":{"format":"personae-faces","version":"1"},' + b" " * 100 + b'"pixels":'
+    put(root / "header.faces", struct.pack("<Q", 2**63) + header)
+
+
+def many_pixels(root: Path) -> None:
+    header = {
+        "__metadata__": {"format": "personae-faces", "version": "1", "sha256": "{}", "columns": "[]"},
+        "pixels": {"dtype": "U8", "shape": [2**31, 2**10, 2**10, 3], "data_offsets": [0, 9]},
+    }
+    content = json.dumps(header).encode()
+    put(root / "pixels.faces", struct.pack("<Q", len(content)) + content + bytes(9))
+
+
+def extreme_webp(root: Path) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(stream, "WEBP", lossless=True)
+    content = bytearray(stream.getvalue())
+    content[21:25] = b"\xff\xff\xff\x0f"  # 16384 x 16384
+    folder("webp", bytes(content))(root)
+
+
+UNUSED = "1 of 2 images cannot be used, the first is ann/1.png"
+CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "rgba": (folder("rgba", png(SIDE, SIDE, 6, SIDE)), "read"),
+    "sixteen": (folder("sixteen", png(SIDE, SIDE, 0, SIDE, depth=16, channels=1)), "read"),
+    "lines": (folder("lines", png(49_000_000, 1, 2, 1, channels=3)), UNUSED),
+    "claims": (folder("claims", png(60_000, 60_000, 6, 1)), UNUSED),
+    "webp": (extreme_webp, UNUSED),
+    "declares-1000.zip": (declaring(1000), "declares-1000.zip"),
+    f"declares-{2**31}.zip": (declaring(2**31), f"declares-{2**31}.zip"),
+    "up.zip": (
+        lambda root: zipped(root / "up.zip", **{"../../secret.png": GOOD}),
+        "the path '../../secret.png' leaves",
+    ),
+    "list.txt": (lambda root: put(root / "list.txt", b"../secret/1.png ann") and None, "list.txt, line 1: the path"),
+    "absolute.txt": (lambda root: put(root / "absolute.txt", b"/etc/passwd ann") and None, "absolute.txt, line 1"),
+    "zeros.txt": (sparse("zeros.txt"), "zeros.txt: more than 400,000,000 bytes"),
+    "zeros.bin": (sparse("zeros.bin"), "zeros.bin: not a pair file"),
+    "zeros.zip": (sparse("zeros.zip", b"PK\x03\x04"), "zeros.zip: not a readable zip"),
+    "zeros.parquet": (sparse("zeros.parquet", b"PAR1"), "zeros.parquet: not a readable Parquet file"),
+    "zeros": (lambda root: (put(root / "zeros/ann/2.png"), sparse("zeros/ann/1.png")(root))[0] and None, UNUSED),
+    "chain.rec": (long_chain, "chain.rec: record 1 cannot be read"),
+    "lies.rec": (lying_records, "lies.rec: record 3 cannot be read"),
+    "sparse.rec": (sparse_records, "sparse.idx: more than 1,000,000,000 bytes"),
+    "code.bin": (pickled_code, "code.bin: not a pair file"),
+    "size.bin": (pickled_size, "size.bin: not a pair file"),
+    "linked-image": (linked("linked-image", "ann/1.png", "secret/1.png"), "is a link that leaves"),
+    "linked-folder": (linked("linked-folder", "ann", "secret"), "is a link that leaves"),
+    "linked-table": (linked_table, "is a link that leaves"),
+    "linked-group": (linked("linked-group", "day/ann", "secret", "night/bob/1.png"), "is a link that leaves"),
+    "pipe": (pipe, "the first is ann/2.png (not a plain file)"),
+    "single-pipe": (single_pipe, "single-pipe: neither a file nor a folder"),
+    "loop": (nested_groups, "loop"),
+    "page.parquet": (table("page.parquet", with_larger_page), "page.parquet: 2 of 2 images cannot be used"),
+    "cut.parquet": (table("cut.parquet", lambda content: content[:5000] + content[-400:]), "cut.parquet"),
+    "huge.parquet": (huge_table, "huge.parquet: a page of it cannot be right"),
+    "header.faces": (large_header, "header.faces: a damaged pack"),
+    "pixels.faces": (many_pixels, "pixels.faces: a damaged pack"),
+}
+
+
+def test_nothing_harmful_happens(tmp_path: Path) -> None:
+    for make, _ in CORPUS.values():
+        make(tmp_path)
+    process = subprocess.run(
+        [sys.executable, "-c", WATCHER, str(tmp_path), *CORPUS],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    results = [json.loads(line) for line in process.stdout.splitlines()]
+    last = results[-1]["name"] if results else "the imports"
+    assert process.returncode == 0, f"ended after {last}: {process.stderr[-2000:]}"
+    assert [result["name"] for result in results] == list(CORPUS)
+    for result in results:
+        opened, inspected = result["told"]
+        assert CORPUS[result["name"]][1] in opened, result
+        assert result["name"] in opened or opened.startswith("read"), result
+        assert result["name"] in inspected or inspected.startswith("read"), result
+        assert "\n" not in opened + inspected
+        assert result["outside"] == [], result
+        assert result["megabytes"] < 1000, result
+    assert not Path("secret").exists()
