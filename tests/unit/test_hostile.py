@@ -301,8 +301,8 @@ def test_nothing_harmful_happens(tmp_path: Path) -> None:
     for result in results:
         opened, inspected = result["told"]
         assert CORPUS[result["name"]][1] in opened, result
-        assert result["name"] in opened or opened.startswith("read"), result
-        assert result["name"] in inspected or inspected.startswith("read"), result
+        for text in (opened, inspected):
+            assert Path(result["name"]).stem in text or text.startswith("read"), result
         assert "\n" not in opened + inspected
         assert result["outside"] == [], result
         assert result["megabytes"] < 1000, result

@@ -100,7 +100,10 @@ def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
 def _decode_any(encoded: bytes) -> Pixels:
     with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
         _refuse_huge(image.height, image.width)
-        return np.asarray(_as_rgb(image))
+        rgb = _as_rgb(image)
+        if rgb is not image:
+            image.close()  # its pixels would take as much again
+        return np.asarray(rgb)
 
 
 @contextmanager
