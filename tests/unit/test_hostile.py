@@ -187,7 +187,7 @@ def table(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]
         images = [{"bytes": GOOD, "path": None}, {"bytes": MEGABYTE * 90, "path": None}]
         content = pyarrow.table({"image": images, "label": [0, 1]})
         stream = io.BytesIO()
-        parquet.write_table(content, stream, compression="gzip", compression_level=1, use_dictionary=False)
+        parquet.write_table(content, stream, compression="zstd", use_dictionary=False)
         put(root / name, change(stream.getvalue()))
 
     return make

@@ -42,30 +42,26 @@ def decode(
 
     `upright` turns photographs as their camera says; `crop` cuts something out of them then, such as a face.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on odd metadata; what matters is checked here
-        enough = MAX_PIXELS if crop else 2 * max(height, width)  # nobody knows how small a part will be left
-        pixels = _decode_jpeg(encoded, enough) if encoded.startswith(_JPEG) else None
-        if pixels is None:
-            pixels = _decode_any(encoded)
-        image = Image.fromarray(pixels)
-        if upright and (turn := _turn(encoded)) is not None:
-            image = image.transpose(turn)
-        if crop:
-            image = Image.fromarray(crop(np.asarray(image)))
-        if image.size != (width, height):
-            image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
-        return np.asarray(image)
+    enough = MAX_PIXELS if crop else 2 * max(height, width)  # nobody knows how small a part will be left
+    pixels = _decode(encoded, enough)
+    turn = _turn(encoded) if upright else None
+    if turn is None and crop is None and pixels.shape[:2] == (height, width):
+        return pixels
+    image = Image.fromarray(pixels)
+    if turn is not None:
+        image = image.transpose(turn)
+    if crop:
+        image = Image.fromarray(crop(np.asarray(image)))
+    if image.size != (width, height):
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    return np.asarray(image)
 
 
 def decode_whole(encoded: bytes, *, upright: bool = False) -> Pixels:
     """uint8 [height, width, 3], RGB, in the size of the file; not turned where coordinates refer to it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pixels = _decode_jpeg(encoded, MAX_PIXELS) if encoded.startswith(_JPEG) else None
-        pixels = _decode_any(encoded) if pixels is None else pixels
-        turn = _turn(encoded) if upright else None
-        return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
+    pixels = _decode(encoded, MAX_PIXELS)
+    turn = _turn(encoded) if upright else None
+    return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
 
 
 def size_of(encoded: bytes) -> tuple[int, int]:
@@ -78,6 +74,11 @@ def size_of(encoded: bytes) -> tuple[int, int]:
         pass  # the general way may know better
     with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
         return image.height, image.width
+
+
+def _decode(encoded: bytes, enough: int) -> Pixels:
+    pixels = _decode_jpeg(encoded, enough) if encoded.startswith(_JPEG) else None
+    return _decode_any(encoded) if pixels is None else pixels
 
 
 def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
@@ -109,7 +110,9 @@ def _decode_any(encoded: bytes) -> Pixels:
 @contextmanager
 def _explained(encoded: bytes) -> Iterator[None]:
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on odd metadata; what matters is checked here
+            yield
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
@@ -124,9 +127,9 @@ def _turn(encoded: bytes) -> Image.Transpose | None:
     if encoded.startswith(_JPEG) and b"Exif\0\0" not in encoded[:_EXIF_WITHIN]:
         return None
     try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
             return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # metadata that cannot be read says nothing
+    except ImageError:  # metadata that cannot be read says nothing
         return None
 
 
