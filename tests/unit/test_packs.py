@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from test_readers import as_folders, as_list, as_zip
 
 from facefiles import insightface, picture, write_records
-from personae.data import FaceSet, open_faces, pack_faces
+from personae.data import FaceSet, open_faces, pack_faces, read_pairs
 from personae.data.packs import Table, check_pack, is_pack, open_pack, write_pack
 from personae.data.pixels import Append
 from personae.errors import ConfigError, DataError, Interrupted
@@ -195,6 +195,24 @@ def test_labels_beyond_the_names_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="labels without a name"):
         write_pack(tmp_path / "set.faces", "set", 2, 2, 0, fill)
+
+
+def test_pairs_come_along(tmp_path: Path) -> None:
+    for name in ("Ann_Lee", "Bob_Ray"):
+        for number in range(1, 5):
+            file = tmp_path / "lfw" / name / f"{name}_{number:04}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(picture(number))
+    lines = ["Ann_Lee 1 2", "Ann_Lee 1 Bob_Ray 4", "Bob_Ray 3 4", "Ann_Lee 2 Bob_Ray 1"]
+    (tmp_path / "lfw" / "pairs.txt").write_text("2\t1\n" + "\n".join(lines) + "\n")
+    faces = pack_faces(tmp_path / "lfw", tmp_path / "set.faces", height=8, width=8)
+    there, here = (read_pairs(path, faces) for path in (tmp_path / "lfw", tmp_path / "set.faces"))
+    assert there is not None
+    assert here is not None
+    for name in ("left", "right", "same"):
+        np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
+    assert (here.folds, here.alone) == (2, False)
+    assert read_pairs(packed(tmp_path / "b", as_zip(tmp_path)), faces) is None
 
 
 def test_a_model_is_no_pack(tmp_path: Path) -> None:

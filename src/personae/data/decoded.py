@@ -1,6 +1,7 @@
 """Faces from files as a face set: decoded once, into the cache."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ from personae.data import haar
 from personae.data.faces import FaceSet
 from personae.data.images import ImageError, decode
 from personae.data.packs import Table, is_pack, open_pack, write_pack
+from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
 from personae.data.readers.listing import Listing, in_natural_order
@@ -85,7 +87,7 @@ def pack_faces(
     def fill(append: Append) -> Table:
         filled = _decode_all(listing, height, width, append, progress, crop)
         _complain(listing, filled.missing, skip_unreadable)
-        return _table(listing, filled)
+        return replace(_table(listing, filled), pairs=lfw_pairs(path))
 
     return write_pack(file, path.stem, height, width, len(listing.columns) + 1, fill)
 

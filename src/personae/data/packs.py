@@ -8,8 +8,10 @@ are checked whenever a pack is opened, that of the pixels by `check_pack`.
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +27,7 @@ from personae.progress import Progress, silent
 
 SUFFIX = ".faces"
 _FORMAT, _VERSION = "personae-faces", "1"
-_PIXELS, _IDENTITY, _IDENTITIES = "pixels", "identity", "identities"
+_PIXELS, _IDENTITY, _IDENTITIES, _PAIRS = "pixels", "identity", "identities", "pairs.txt"
 _PAGE = 4096
 _CHUNK = 64 << 20
 _DTYPES = {"uint8": "U8", "bool": "BOOL", "int32": "I32", "int64": "I64"}
@@ -41,6 +43,8 @@ class Table:
     digest: str
     """Names the content, as that of a store does."""
     unreadable: int = 0
+    pairs: str | None = None
+    """The list of pairs that came with them, as LFW has it."""
 
 
 def is_pack(path: Path) -> bool:
@@ -65,6 +69,8 @@ def write_pack(
         writer.add(_IDENTITIES, _json(list(table.identities)))
         for column, values in table.columns.items():
             writer.add_column(column, values)
+        if table.pairs is not None:
+            writer.add(_PAIRS, np.frombuffer(table.pairs.encode(), dtype=np.uint8))
         metadata = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -83,9 +89,21 @@ def write_pack(
 
 def open_pack(file: Path) -> FaceSet:
     """The faces in a pack, mapped; everything but the pixels is checked against its digest."""
+    with _opened(file) as content:
+        return _read(file, content)
+
+
+def pairs_in(file: Path) -> str | None:
+    """The list of pairs that came with the faces of a pack."""
+    with _opened(file) as content:
+        return _tensor(file, content, _PAIRS).tobytes().decode() if _PAIRS in content.keys() else None  # noqa: SIM118
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     try:
         with safe_open(file, framework="numpy") as content:
-            return _read(file, content)
+            yield content
     except SafetensorError as error:
         raise DataError(f"{file}: a damaged pack ({error}); copy or pack it again") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -97,7 +115,7 @@ def check_pack(file: Path, progress: Progress = silent) -> None:
     faces = open_pack(file)
     store = faces.pixels
     assert isinstance(store, PixelStore)
-    with safe_open(file, framework="numpy") as content:
+    with _opened(file) as content:
         wanted = json.loads(content.metadata()["sha256"])[_PIXELS]
     digest, left = hashlib.sha256(), store.count * store.height * store.width * 3
     with file.open("rb") as stream, progress(f"checking {file.name}", left, "bytes") as advance:
@@ -116,14 +134,7 @@ def _read(file: Path, content: Any) -> FaceSet:
         raise DataError(f"{file}: not a pack of faces; make one with `personae data pack`")
     if metadata["version"] != _VERSION:
         raise DataError(f"{file}: a pack of version {metadata['version'][:20]}, and {_VERSION} is read; pack it again")
-    digests = json.loads(metadata["sha256"])
-
-    def tensor(name: str) -> NDArray[Any]:
-        values: NDArray[Any] = content.get_tensor(name)
-        if hashlib.sha256(values.tobytes()).hexdigest() != digests[name]:
-            raise DataError(f"{file}: {name!r} in it is not what was packed; copy or pack it again")
-        return values
-
+    tensor = partial(_tensor, file, content)
     pixels = content.get_slice(_PIXELS)
     count, height, width, colours = pixels.get_shape()
     if pixels.get_dtype() != "U8" or colours != 3:
@@ -144,6 +155,13 @@ def _read(file: Path, content: Any) -> FaceSet:
         stored=np.arange(count),
         unreadable=int(metadata["unreadable"]),
     )
+
+
+def _tensor(file: Path, content: Any, name: str) -> NDArray[Any]:
+    values: NDArray[Any] = content.get_tensor(name)
+    if hashlib.sha256(values.tobytes()).hexdigest() != json.loads(content.metadata()["sha256"])[name]:
+        raise DataError(f"{file}: {name!r} in it is not what was packed; copy or pack it again")
+    return values
 
 
 def _column(name: str, tensor: Callable[[str], NDArray[Any]], names: Any) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from personae.data.faces import FaceSet, Rows
+from personae.data.packs import is_pack, pairs_in
 from personae.data.readers.bins import SUFFIX
 from personae.data.readers.groups import find_groups, read_groups
 from personae.data.readers.official import (
@@ -50,7 +51,7 @@ def read_pairs(path: Path, faces: FaceSet, layout: str | None = None) -> PairSet
     if path.is_dir() and (official := find_layout(path, layout)):
         pairs, _ = read_official(path, official)
         return _pair_set(pairs, faces, identities_known(pairs, official.identity))
-    text = _text(path)
+    text = lfw_pairs(path)
     return None if text is None else _parse(text, f"{path}, {LFW}", faces)
 
 
@@ -68,8 +69,11 @@ def _pair_set(pairs: Sequence[ListedPair], faces: FaceSet, named: bool) -> PairS
     return PairSet(left, right, np.array([pair.same for pair in pairs]), FOLDS, named)
 
 
-def _text(path: Path) -> str | None:
+def lfw_pairs(path: Path) -> str | None:
+    """The `pairs.txt` in a folder, a zip or a pack."""
     try:
+        if is_pack(path):
+            return pairs_in(path)
         if path.is_dir():
             file = path / LFW
             return file.read_text(encoding="utf-8-sig") if file.is_file() else None
