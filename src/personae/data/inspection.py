@@ -240,15 +240,15 @@ def _problems(
     gaps = _gaps(set(listing.labels))
     kinds = Counter(seen.sizes)
     checks = {
-        f"{len(seen.unreadable)} images cannot be used; skip_unreadable leaves them out": seen.unreadable,
-        f"{len(shared)} files are under two identities; one of the labels is wrong": shared,
-        f"{len(alike or ())} pairs under two identities look nearly the same; see whether it is one person": alike,
-        f"{repeated} files are there twice under their identity": repeated,
-        f"{lonely} of {few} identities have a single image, which cannot be split; drop_small leaves them out": lonely,
-        f"{few} identities are few: rates and accuracies will have wide intervals": few < 50,
-        f"labels are numbers with gaps: {len(gaps)} between {_ends(listing)} are missing, such as {_some(gaps)}": gaps,
-        f"images have {len(kinds)} sizes; they are resampled, and if they are no crops, align them": len(kinds) > 1,
-        f"more than {_COMPARED:,} images are not compared with each other; look into a --sample": alike is None,
+        f"images that cannot be used: {len(seen.unreadable)}; skip_unreadable leaves them out": seen.unreadable,
+        f"files under two identities: {len(shared)}; one of the labels is wrong": shared,
+        f"pairs under two identities that look nearly the same: {len(alike or ())}; is it one person?": alike,
+        f"files repeated under their identity: {repeated}": repeated,
+        f"identities with a single image: {lonely} of {few}; it cannot be split, drop_small leaves them out": lonely,
+        f"identities are few: {few}; rates and accuracies will have wide intervals": few < 50,
+        f"labels are numbers with gaps: {len(gaps)} between {_ends(listing)}, such as {_some(gaps)}": gaps,
+        f"sizes: {len(kinds)}; images are resampled, and if they are no crops, align them": len(kinds) > 1,
+        f"images are more than {_COMPARED:,} and not compared with each other; use --sample": alike is None,
     }
     return [text for text, holds in checks.items() if holds]
 
