@@ -59,7 +59,9 @@ def brighter(encoded: bytes) -> bytes:
 
 def test_the_same_picture_under_two_names(tmp_path: Path) -> None:
     one, two, three = pictures(0, 3), pictures(10, 3), pictures(20, 3)
-    found = inspect_faces(put(tmp_path, ann=[*one, one[0]], bob=[*two, one[1]], cid=[*three, brighter(two[2])]))
+    found = inspect_faces(
+        put(tmp_path, ann=[*one, one[0], brighter(one[2])], bob=[*two, one[1]], cid=[*three, brighter(two[2])])
+    )
     assert found.repeated == 1
     assert found.shared == [("ann/1.png", "bob/3.png")]
     assert [(left, right) for left, right, _ in found.alike] == [("bob/2.png", "cid/3.png")]

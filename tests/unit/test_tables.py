@@ -10,7 +10,7 @@ import pytest
 
 from facefiles import picture, pixels_of
 from personae.data import FaceSet, open_faces
-from personae.data.readers import pages, recognise
+from personae.data.readers import pages, recognise, tables
 from personae.errors import ConfigError, DataError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -78,10 +78,15 @@ def test_a_folder_of_shards_tells_the_split(tmp_path: Path, layout: str) -> None
     assert all((faces.images(np.array([row]))[0] == pixels_of(image)).all() for row, image in enumerate(IMAGES))
 
 
-def test_rows_in_any_order(tmp_path: Path) -> None:
-    _, listing = recognise(write(tmp_path / "faces.parquet", rows=4, image=STRUCTS, label=[0] * 6))
+@pytest.mark.parametrize("held", [1, 2, 64])
+def test_rows_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    monkeypatch.setattr(tables, "_ROWS", held)
+    for name in ("a", "b"):
+        write(tmp_path / "hub" / f"{name}.parquet", rows=4, image=STRUCTS, label=[0] * 6)
+    _, listing = recognise(tmp_path / "hub")
+    order = (5, 0, 3, 4, 1, 2, 11, 6, 9, 8, 0)
     with listing.opened() as fetch:
-        assert [fetch(row) for row in (5, 0, 3, 4, 1)] == [IMAGES[row] for row in (5, 0, 3, 4, 1)]
+        assert [fetch(row) for row in order] == [IMAGES[row % 6] for row in order]
 
 
 def test_rows_without_an_image_are_unreadable(tmp_path: Path) -> None:
@@ -141,6 +146,29 @@ def test_a_page_larger_than_the_limit(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pages, "MAX_PAGE", 500)
     with pytest.raises(DataError, match=r"faces.parquet: a page .* declares [\d,]+ bytes, and more than 500 are not"):
         opened(file)
+
+
+def test_a_page_that_is_longer_than_its_column(tmp_path: Path) -> None:
+    """A header of Thrift by hand: kind 0, so many bytes unpacked and packed, in a column of twenty bytes."""
+    (tmp_path / "page").write_bytes(b"\x15\x00" + b"\x15\x14" + b"\x15\x14" + b"\x00" + bytes(30))
+
+    class Column:
+        has_dictionary_page, data_page_offset, total_compressed_size = False, 0, 17
+
+    class Metadata:
+        num_row_groups = num_columns = 1
+
+        def row_group(self, number: int) -> "Metadata":
+            return self
+
+        def column(self, number: int) -> type[Column]:
+            return Column
+
+    pages.check_pages(tmp_path / "page", Metadata())  # seven bytes of header and ten of content
+    for size, complaint in ((16, "it is longer than its column"), (99, "it lies outside of the file")):
+        Column.total_compressed_size = size
+        with pytest.raises(DataError, match=f"page: a page of it cannot be right .{complaint}"):
+            pages.check_pages(tmp_path / "page", Metadata())
 
 
 def test_links_that_leave_the_folder(tmp_path: Path) -> None:

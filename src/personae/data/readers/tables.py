@@ -5,8 +5,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from personae.data.images import MAX_BYTES, ImageError
 from personae.data.readers.listing import (
@@ -57,17 +61,22 @@ def read_tables(path: Path) -> Listing:
     splits = [_split(shard.file, path) for shard in shards]
     if "split" not in table and any(splits):
         table["split"] = [split for split, shard in zip(splits, shards, strict=True) for _ in range(shard.rows)]
-    owner = [(shard, row) for shard in shards for row in range(shard.rows)]
+    ends = np.cumsum([shard.rows for shard in shards])
 
     @contextmanager
     def opened() -> Iterator[Fetch]:
-        readers = {id(shard): _Reader(shard) for shard in shards}
-        yield lambda position: readers[id(owner[position][0])].fetch(owner[position][1])
+        readers = [_Reader(shard) for shard in shards]
+
+        def fetch(position: int) -> bytes:
+            number = int(np.searchsorted(ends, position, side="right"))
+            return readers[number].fetch(position - int(ends[number]) + shards[number].rows)
+
+        yield fetch
 
     status = [shard.file.stat() for shard in shards]
     return Listing(
         source=path,
-        paths=tuple(f"{shard.name}/{row}" for shard, row in owner),
+        paths=tuple(f"{shard.name}/{row}" for shard in shards for row in range(shard.rows)),
         labels=tuple(people),
         stamp=repr([(each.st_size, each.st_mtime_ns) for each in status]),
         opened=opened,
@@ -158,15 +167,17 @@ class _Reader:
             raise ImageError(f"more than {MAX_BYTES:,} bytes")
         return bytes(content)
 
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Behind which row each group of rows ends."""
+        metadata = self.shard.parquet.metadata
+        return np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+
     def _seek(self, row: int) -> None:
-        groups, begin = self.shard.parquet.metadata, 0
-        for group in range(groups.num_row_groups):
-            rows = groups.row_group(group).num_rows
-            if row < begin + rows:
-                break
-            begin += rows
+        group = int(np.searchsorted(self._ends, row, side="right"))
         if group != self.group or row < self.first:
-            self.group, self.first, self.held = group, begin, []
+            self.group, self.held = group, []
+            self.first = int(self._ends[group - 1]) if group else 0
             self.batches = self.shard.parquet.iter_batches(_ROWS, [group], [self.shard.image])
         while row >= self.first + len(self.held):
             self.first += len(self.held)
