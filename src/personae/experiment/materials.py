@@ -79,6 +79,8 @@ class Materials:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
         if not acceleration.channels_last:
             parts.append("channels first")  # the momenta in a checkpoint are in another order
+        if not acceleration.prelu:
+            parts.append("PyTorch's PReLU")  # the last bits of every step are others
         content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
