@@ -18,7 +18,6 @@ from personae.core.payload import ClassEmbeddings, Count, Scalars
 from personae.core.rng import generator
 from personae.errors import Diverged
 from personae.parts.corrections import softmax_regulariser, stacked
-from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
@@ -177,9 +176,9 @@ def test_updates_agree_with_those_of_softmax_over_all_classes_better_than_fedpes
     (standard,), (own,) = torch.autograd.grad(everywhere, live), torch.autograd.grad(local, live)
 
     owners = torch.arange(clients).repeat_interleave(people)
-    server = FedGC(margin=SOFTMAX, training=LocalSGD(lr=lr), strength=1 / classes)
+    server = FedGC(margin=SOFTMAX, strength=1 / classes)
     trained = rows - lr * own
-    corrected = server.step(trained, owners, torch.ones(classes, 1, dtype=torch.bool))
+    corrected = server.step(trained, owners, torch.ones(classes, 1, dtype=torch.bool), lr)
     fedpe, fedgc = alike(trained - rows, -standard), alike(corrected - rows, -standard)
     assert fedpe < 0.7
     assert fedgc > 0.98

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import KINDS, Aliases, ClassEmbeddings, Count, NetworkVector, PublicEmbeddings, Scalars
 
 PREAMBLE = """# What leaves a client
 
@@ -109,7 +109,7 @@ def message_bytes(
 ) -> int:
     """The size of a message before there is one: of a client's and of public classes, with embeddings of this width."""
     sizes = {
-        ModelState.__name__: 4 * layout.size,
+        **{vector.__name__: 4 * vector.part(layout).size for vector in KINDS if issubclass(vector, NetworkVector)},
         ClassEmbeddings.__name__: 4 * width * classes,
         PublicEmbeddings.__name__: 4 * width * public_classes,
         Aliases.__name__: 8 * classes,
