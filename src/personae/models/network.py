@@ -50,9 +50,10 @@ class Network:
     """Which backbone, and of what shape: enough to build it anew in any process.
 
     Every backbone takes RGB images, float32 [N, 3, height, width] in [-1, 1], and gives embeddings, float32
-    [N, embedding], that are *not* normalised. `norm`: "batch", or "group" for GroupNorm in the place of every BatchNorm:
-    no statistics to average, and none that a batch of a single identity could spoil. With `hidden`, the backbone gives as many numbers, and one more linear
-    layer casts them to the embedding: 1,000 and 512 in HF-MAML's paper, whose backbone is a classifier of objects.
+    [N, embedding], that are *not* normalised. `norm`: "batch", or "group" for GroupNorm in the place of every
+    BatchNorm: no statistics to average, and none that a batch of a single identity could spoil. With `hidden`, the
+    backbone gives as many numbers, and one more linear layer casts them to the embedding: 1,000 and 512 in HF-MAML's
+    paper, whose backbone is a classifier of objects.
     """
 
     name: str = "small"
