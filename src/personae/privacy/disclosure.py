@@ -41,6 +41,12 @@ only where `link` is set.
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
 found, which is about how many people are on its images.
 
+What clients carry from round to round (`carry` of a stage, with any algorithm) can change this. Control variates, and
+momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of
+the weights says, and momentum a little more, since it is of the last few batches. Momentum that a client keeps adds
+nothing. BatchNorm that a client keeps makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these
+entries are then not in the message.
+
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
 
