@@ -48,14 +48,6 @@ class Known(ServerState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directions(Message):
-    """What crosses besides: c and the mean momentum to a client, c_i+ - c_i and its momentum from there."""
-
-    control_variate: Gradient | None
-    momentum: Gradient | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Kept(LocalState):
     """What a client keeps besides; a later stage recalls the BatchNorm."""
 
@@ -90,9 +82,10 @@ class Carry:
         return algorithm if self == Carry() else Carrying(algorithm=algorithm, carry=self)
 
     @property
-    def directs(self) -> bool:
-        """Whether anything crosses besides."""
-        return self.control_variates or self.momentum == "server"
+    def crosses(self) -> tuple[str, ...]:
+        """What crosses besides: c and the mean momentum to a client, c_i+ - c_i and its momentum from there."""
+        fields = {"control_variate": self.control_variates, "momentum": self.momentum == "server"}
+        return tuple(field for field, does in fields.items() if does)
 
     @property
     def sent(self) -> type[NetworkVector]:
@@ -122,7 +115,7 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
             raise ValueError(f"{name} has no local SGD, and so neither momentum nor control variates to carry")
         if carry.momentum != "none" and not training.momentum:
             raise ValueError("there is no momentum to carry: training.momentum is 0")
-        if (carry.directs or carry.batch_norm != "shared") and "model" not in self.algorithm.types.up.hints():
+        if (carry.crosses or carry.batch_norm != "shared") and "model" not in self.algorithm.types.up.hints():
             raise ValueError(f"clients of {name} send no model: they can carry their own momentum, and nothing else")
 
     @property
@@ -135,8 +128,7 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
 
     @property
     def withheld(self) -> frozenset[str]:
-        unused = {"control_variate": not self.carry.control_variates, "momentum": self.carry.momentum != "server"}
-        return self.algorithm.withheld | {field for field, empty in unused.items() if empty and self.carry.directs}
+        return self.algorithm.withheld
 
     @property
     def personalizes(self) -> bool:
@@ -148,19 +140,14 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         return _as(self.types.state, self.algorithm.start(previous, server))
 
     def send(self, state: ServerState, client: ClientInfo) -> Broadcast:
-        assert isinstance(state, Known)
-        down: Broadcast = self.algorithm.send(state, client)
-        if not self.carry.directs:
-            return down
-        return _as(self.types.down, down, control_variate=state.control_variate, momentum=state.momentum)
+        besides = {field: getattr(state, field) for field in self.carry.crosses}
+        return _as(self.types.down, self.algorithm.send(state, client), **besides)
 
     def local(self, down: Broadcast, private: LocalState | None, client: Client) -> tuple[Message, LocalState]:
         carried = self._carried(down, private, client.backbone)
         up, kept = self.algorithm.local(*self._own(down, private, replace(client, carried=carried)))
         layout, more = client.backbone.layout, dict[str, Any]()
         directions, norms = dict[str, Tensor](), dict[str, Tensor]()
-        if self.carry.directs:
-            more |= dict.fromkeys(Directions.hints())
         if self.carry.control_variates:
             assert carried.slope is not None
             directions[VARIATE] = carried.slope
@@ -224,15 +211,15 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
     def _carried(self, down: Broadcast, private: LocalState | None, backbone: Backbone) -> Carried:
         """What this round's training begins with."""
         carried, kept = Carried(), private.directions if isinstance(private, Kept) else {}
-        received = down if isinstance(down, Directions) else None
+        received: dict[str, Gradient | None] = {field: getattr(down, field) for field in self.carry.crosses}
         if self.carry.momentum != "none":
             carried.velocity, carried.beside = kept.get(VELOCITY), kept.get(BESIDE)
-            if received and received.momentum:
-                carried.velocity = received.momentum.flat
+            if momentum := received.get("momentum"):
+                carried.velocity = momentum.flat
         if self.carry.control_variates:
             carried.tilt = -self._variate(private, backbone)
-            if received and received.control_variate:
-                carried.tilt += received.control_variate.flat.to(backbone.device)
+            if variate := received.get("control_variate"):
+                carried.tilt += variate.flat.to(backbone.device)
         return carried
 
     def _variate(self, private: LocalState | None, backbone: Backbone) -> Tensor:
@@ -278,24 +265,23 @@ class Alone:
 
 @cache
 def _types(types: Types, carry: Carry) -> Types:
-    down, up = types.down, types.up
-    if carry.directs:
-        down, up = _joined(down, Directions), _joined(up, Directions)
-    if carry.sent is not ModelState:
-        up = _dataclass(up, model=carry.sent)
-    return Types(_joined(types.state, Known), down, _joined(types.private, Kept), up)
+    part = {} if carry.sent is ModelState else {"model": carry.sent}
+    return Types(
+        _more(types.state, Known),
+        _more(types.down, **dict.fromkeys(carry.crosses, Gradient | None)),
+        _more(types.private, Kept),
+        _more(types.up, **dict.fromkeys(carry.crosses, Gradient), **part),
+    )
 
 
-def _joined(kind: type[RecordT], more: type[Record]) -> type[RecordT]:
-    shared = set(kind.hints()) & set(more.hints()) - set(ServerState.hints())
-    if shared:
+def _more(kind: type[RecordT], *mixins: type[Record], **fields: Any) -> type[RecordT]:
+    """The record with more fields; itself, if there are none."""
+    if not mixins and not fields:
+        return kind
+    new = {name for mixin in mixins for name in mixin.hints()} | fields.keys()
+    if shared := new & kind.hints().keys() - {*ServerState.hints()}:
         raise TypeError(f"{kind.__qualname__} has a field {shared.pop()} of its own")
-    return _dataclass(kind, more)
-
-
-def _dataclass(kind: type[RecordT], *more: type[Record], **fields: Any) -> type[RecordT]:
-    name = f"Carrying{kind.__name__}"
-    return make_dataclass(name, fields.items(), bases=(kind, *more), frozen=True, kw_only=True)
+    return make_dataclass(f"Carrying{kind.__name__}", fields.items(), bases=(kind, *mixins), frozen=True, kw_only=True)
 
 
 def _as(kind: type[RecordT], record: Record, **more: Any) -> RecordT:
