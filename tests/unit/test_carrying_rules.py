@@ -189,6 +189,35 @@ def test_messages_are_what_is_declared_and_survive_bytes(tmp_path: Path, name: s
     assert ("Gradient" in crossed) == gradients
 
 
+@pytest.mark.parametrize("carry", CARRIES.values(), ids=CARRIES)
+def test_what_a_client_keeps_is_found_in_nothing_that_leaves(tmp_path: Path, carry: Carry):
+    """Neither what was planted there nor what is kept after, but for BatchNorm that a client is told to send."""
+    rehearse(tmp_path / "first", FedPE(), carry, rounds=1).run()
+    run = rehearse(tmp_path / "second", FedPE(), carry, rounds=2)
+    kind, layout = run.recipe[0].algorithm.types.private, run.federation.backbone().layout
+    secrets = []
+    for index, client in enumerate(NAMES):
+        kept = PrivateStore.of(tmp_path / "first" / "private", client).load("fedpe", kind, layout)
+        packet, source = wire.encode(kept), torch.Generator().manual_seed(index)
+        for entry, array in packet.arrays.items():
+            packet.arrays[entry] = torch.rand(array.shape, generator=source) * 0.01 + 0.5
+            secrets.append(packet.arrays[entry].flatten())
+        PrivateStore.of(tmp_path / "second" / "private", client).save("fedpe", 0, wire.decode(kind, packet, layout))
+    ups = [up for _, up in listened(run).trained()]
+    for client in NAMES:
+        kept = kept_by(run, client)
+        secrets += [array.flatten() for array in (kept.rows, *kept.directions.values())]
+        if not carry.batch_norm_sent:
+            secrets += [array.flatten() for array in kept.batch_norm.values()]
+    secret = torch.cat(secrets).unique()
+    secret = secret[(secret.abs() > 1e-4) & (secret != 1.0)]  # numbers that could be there by chance are no secrets
+    assert len(secret) > 500
+    for up in ups:
+        for entry, array in wire.encode(up).arrays.items():
+            found = torch.isin(array.flatten(), secret)
+            assert found.double().mean() < 0.01, entry
+
+
 def test_nothing_carried_is_the_algorithm_itself():
     algorithm = FedPE()
     assert Carry().around(algorithm) is algorithm
