@@ -333,6 +333,8 @@ def test_a_client_trains_and_is_judged_with_its_own(tmp_path: Path, sent: bool):
     layout = run.federation.backbone().layout
     last = {request.client.name: (request, up) for request, up in transport.trained() if request.round == 2}
     host, inner = ClientHost(run.federation), run.recipe[0].algorithm.algorithm
+    assert run.recipe[0].algorithm.personalizes  # so that the engine asks for it
+    assert not inner.personalizes
     for name, (request, up) in last.items():
         store = PrivateStore.of(tmp_path / "private", name)
         before = store.load("fedpe", run.recipe[0].algorithm.types.private, layout, before=2)
