@@ -104,6 +104,15 @@ def test_clients_with_different_numbers_of_identities_share_programs():
     assert sorted(len(program.places[0]) for program in programs(exact)) == [3, 5, 8, 9]
 
 
+def test_in_bfloat16_too_clients_share_graphs(caplog: pytest.LogCaptureFixture):
+    network = Network(name="mobilefacenet", embedding=16, height=32, width=32)
+    module = network.build(torch.Generator().manual_seed(0))
+    padded = Backbone(module, network.embedding, "cuda", Acceleration())
+    clients(padded, training=replace(TRAINING, precision="bfloat16"))
+    assert caplog.messages == []
+    assert sorted(len(program.places[0]) for program in programs(padded)) == [8, 16]
+
+
 def counting_rows(trained: Backbone, rows: Tensor) -> Callable[[Batch], Tensor]:
     """A loss that depends on how many rows there are: padding would change it."""
     return lambda batch: (trained.module(batch.images) @ rows.T).mean() + rows.square().sum() / len(rows)

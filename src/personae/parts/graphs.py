@@ -27,7 +27,8 @@ from personae.core.backbone import Backbone
 
 PATIENCE = 2  # steps of one batch size that run one by one first: libraries choose kernels, and rare sizes stay so
 NARROWEST = 8  # rows that class embeddings are filled up to at least; above it, to a power of two
-_AGREEMENT = 1e-3  # relative; padded and plain gradients differ by the order of sums alone
+_AGREEMENT = 1e-3  # relative; padded and plain losses differ by the order of sums alone
+_ROUNDINGS = 16  # by which gradients may differ besides: each layer on the way back rounds what another order gave it
 
 _log = logging.getLogger("personae")
 _launching = threading.Lock()  # single kernels of one client would wait in line behind the graphs of all the others
@@ -44,6 +45,7 @@ class Step(Protocol):
     tilt: Tensor | None  # what is added to the gradient of its weights
     path: Tensor | None  # the sum of these gradients so far, without it
     total: Tensor  # of the losses so far
+    rounding: float  # of its arithmetic, relative
 
     def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float | Tensor) -> None: ...
 
@@ -305,8 +307,9 @@ def _padding_agrees(
         slopes = [_part(slope, tensor) for (_, slope), tensor in zip(step.pairs[1:], tensors[:trained], strict=True)]
         found.append(torch.cat([step.total[None], *(each.flatten() for each in (backbone.gradient, *slopes))]))
     plain, padded = found
+    agreement = max(_AGREEMENT, _ROUNDINGS * step.rounding)
     return bool(
-        ((plain - padded).norm() <= _AGREEMENT * plain.norm())
+        ((plain - padded).norm() <= agreement * plain.norm())
         & ((plain[0] - padded[0]).abs() <= _AGREEMENT * plain[0].abs())
     )
 

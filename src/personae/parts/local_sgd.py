@@ -226,6 +226,7 @@ class _Step:
         self.tilt = torch.zeros_like(backbone.weights) if tilted else None
         self.path = torch.zeros_like(backbone.weights) if tilted else None
         self.total = torch.zeros((), device=backbone.device)
+        self.rounding = torch.finfo(getattr(torch, options.precision)).eps
 
     @contextmanager
     def fitting(
