@@ -2,13 +2,14 @@
 
 import torch
 
-from personae.core.algorithm import Algorithm, Client, KeptT
+from personae.core.algorithm import Client, KeptT
 from personae.core.message import LocalState
 from personae.core.payload import Scalars
 from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
 from personae.errors import Diverged, Interrupted, PersonaeError
 from personae.runtime.federation import Assessment, Federation
+from personae.runtime.memory import keep_freed_memory
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request
 
@@ -25,6 +26,8 @@ class ClientHost:
         self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
+        if federation.acceleration.memory and self.backbone.device.type == "cpu":
+            keep_freed_memory()
 
     def handle(self, request: Request) -> Answer | Failure:
         """Do one client's work. Whatever goes wrong there is told, and stays there."""
@@ -60,7 +63,7 @@ class ClientHost:
         self.backbone.load(request.down.model)
         shared = self.federation.judge(client.embedder(self.backbone), faces)
         personal = shared
-        if type(stage.algorithm).personal is not Algorithm.personal:
+        if stage.algorithm.personalizes:
             private = self._store(request).load(
                 stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
             )
