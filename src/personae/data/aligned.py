@@ -92,8 +92,7 @@ def align_faces(
     resumed = len(listing.paths) - len(left)
     with listing.opened() as fetch, progress(f"aligning {source.stem}", len(left), "images") as advance:
         for batch in _batches(listing, fetch, left, upright=given is None):
-            for position, outcome in _find(listing, batch, given, margin):
-                image = next(pixels for place, pixels in batch if place == position)
+            for (position, image), outcome in zip(batch, _find(listing, batch, given, margin), strict=True):
                 journal.enter(listing.paths[position], image, outcome, height, width)
             journal.flush()
             advance(len(batch))
@@ -146,14 +145,12 @@ def _batches(listing: Listing, fetch: Fetch, positions: Sequence[int], *, uprigh
         yield batch
 
 
-def _find(
-    listing: Listing, batch: Batch, given: dict[str, Points] | None, margin: float
-) -> Iterator[tuple[int, _Found | str]]:
+def _find(listing: Listing, batch: Batch, given: dict[str, Points] | None, margin: float) -> Iterator[_Found | str]:
     """Where the landmarks of each image are, or why they are not known."""
     images = {position: image for position, image in batch if not isinstance(image, ImageError)}
     found = _given(listing, images, given) if given is not None else _detected(images, margin)
     for position, image in batch:
-        yield position, str(image) if isinstance(image, ImageError) else found.get(position, "no face was found")
+        yield str(image) if isinstance(image, ImageError) else found.get(position, "no face was found")
 
 
 def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]) -> dict[int, _Found | str]:
