@@ -38,7 +38,7 @@ def test_lfw_inspected() -> None:
     found = told("inspect", str(LFW))
     assert (found["images"], found["identities"], found["unreadable"]) == (13233, 5749, [])
     assert found["histogram"][0] == [1, 1, 4069]
-    # One photograph, cut twice, under the names of two men.
+    # The thumbnails correlate with 0.9988, under the names of two men.
     assert [pair[:2] for pair in found["alike"]] == [
         ["Carlos_Beltran/Carlos_Beltran_0001.jpg", "Raul_Ibanez/Raul_Ibanez_0001.jpg"]
     ]
