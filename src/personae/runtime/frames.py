@@ -9,11 +9,12 @@ from personae.core.layout import Layout
 from personae.core.message import Message
 from personae.core.wire import Packet
 from personae.errors import Interrupted
+from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.transport import Answer, Failure, Request
 
 
-def of_request(request: Request) -> bytes:
+def of_request(request: Request, coding: Coding = EXACT) -> bytes:
     header = {
         "task": request.task,
         "stage": request.stage,
@@ -22,10 +23,10 @@ def of_request(request: Request) -> bytes:
         "index": request.client.index,
         "source": request.client.source,
     }
-    return _frame(header, wire.encode(request.down))
+    return _frame(header, coding.request(wire.encode(request.down)))
 
 
-def to_request(content: bytes, federation: Federation, layout: Layout) -> Request:
+def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
     header, packet = _unframe(content)
     kind = federation.stage(header["stage"]).algorithm.types.down
     return Request(
@@ -33,14 +34,14 @@ def to_request(content: bytes, federation: Federation, layout: Layout) -> Reques
         header["stage"],
         header["round"],
         ClientInfo(header["client"], header["index"], header["source"]),
-        wire.decode(kind, packet, layout),
+        wire.decode(kind, coding.restored(packet), layout),
     )
 
 
-def of_answer(answer: Answer | Failure) -> bytes:
+def of_answer(answer: Answer | Failure, request: Request, coding: Coding = EXACT) -> bytes:
     if isinstance(answer, Answer):
         try:
-            return _frame({}, wire.encode(answer.message))
+            return _frame({}, coding.answer(wire.encode(answer.message), wire.encode(request.down)))
         except Exception as error:  # a message that cannot be written is its client's failure alone
             answer = Failure(answer.client, f"{type(error).__name__}: {error}")
     return _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
@@ -51,7 +52,9 @@ def of_interruption(error: Interrupted) -> bytes:
     return _frame({"interrupted": str(error)}, Packet({}, {}))
 
 
-def to_answer(content: bytes, request: Request, federation: Federation, layout: Layout) -> Answer | Failure:
+def to_answer(
+    content: bytes, request: Request, federation: Federation, layout: Layout, coding: Coding = EXACT
+) -> Answer | Failure:
     """What the client of this request answered; whatever is not as declared is its failure."""
     header, packet = _unframe(content)
     if "interrupted" in header:
@@ -62,7 +65,7 @@ def to_answer(content: bytes, request: Request, federation: Federation, layout: 
     if request.task == "train":
         kind = federation.stage(request.stage).algorithm.types.up
     try:
-        return Answer(request.client, wire.decode(kind, packet, layout))
+        return Answer(request.client, wire.decode(kind, coding.restored(packet, wire.encode(request.down)), layout))
     except wire.WireError as error:
         return Failure(request.client, f"its answer is not what was declared: {error}")
 

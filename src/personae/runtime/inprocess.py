@@ -198,7 +198,7 @@ def _work(connection: Connection, federation: Federation) -> None:
         except (EOFError, ConnectionResetError):
             return
         try:
-            content = frames.of_answer(host.handle(request))
+            content = frames.of_answer(host.handle(request), request)
         except Interrupted as error:
             content = frames.of_interruption(error)
         try:
