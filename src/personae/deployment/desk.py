@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from personae.deployment.job import Job
 from personae.errors import Interrupted, PersonaeError
@@ -35,21 +35,17 @@ class Desk:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, connection.makefile("rwb") as stream:
+            with connection, connection.makefile("rb") as asked, connection.makefile("wb") as answered:
                 try:
-                    self._attend(stream)
+                    answer = self._answer(_read(asked).decode(), _read(asked))
+                    answered.write(len(answer).to_bytes(8, "little") + answer)
+                    answered.flush()
                 except OSError as error:  # whoever asked is gone
                     self._notify(f"a request was not answered: {error}")
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def _attend(self, stream: BinaryIO) -> None:
-        text, request = _read(stream).decode(), _read(stream)
-        answer = self._answer(text, request)
-        stream.write(len(answer).to_bytes(8, "little") + answer)
-        stream.flush()
 
     def _answer(self, text: str, content: bytes) -> bytes:
         try:
@@ -85,7 +81,7 @@ class _AtWork:
         return frames.of_answer(Failure(request.client, reason), request, coding)
 
 
-def _read(stream: BinaryIO) -> bytes:
+def _read(stream: IO[bytes]) -> bytes:
     size = int.from_bytes(stream.read(8), "little")
     content = stream.read(size) if size < LARGEST else b""
     if len(content) < size:

@@ -1,12 +1,15 @@
 """What a server tells its clients about a run, besides requests."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
 from personae.runtime.coding import Coding, coding_of
+
+RUN = re.compile("[0-9A-Za-z]{1,64}")  # it becomes the name of a folder at the client
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Job:
             job = cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the server describes the run in a way that is not understood ({error})") from error
-        if not isinstance(job.run, str) or not isinstance(job.max_bytes, int):
+        if not (isinstance(job.run, str) and RUN.fullmatch(job.run) and isinstance(job.max_bytes, int)):
             raise ConfigError("the server describes the run in a way that is not understood")
         return job
 

@@ -51,6 +51,11 @@ class Materials:
 
     def benchmarks(self) -> list[Benchmark]:
         """People nobody trained on, domain by domain, and the clients' own people on images kept out of training."""
+        pooled = self.clients.pooled(Split.TEST)
+        return [*self.heldout_benchmarks(), Benchmark("private", pooled, self.experiment.evaluation.fars)]
+
+    def heldout_benchmarks(self) -> list[Benchmark]:
+        """What a server can judge by that has no faces of its clients."""
         options = self.experiment.evaluation
         found = []
         for name, samples in self._heldout_by_domain().items():
@@ -61,7 +66,7 @@ class Materials:
                 seed=self.experiment.seed,
             )
             found.append(Benchmark(name, samples, options.fars, pairs))
-        return [*found, Benchmark("private", self.clients.pooled(Split.TEST), options.fars)]
+        return found
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
         if self.heldout is None:
@@ -72,9 +77,13 @@ class Materials:
             return {"heldout": self.heldout.samples()}
         return {f"heldout/{name}": self.heldout.samples(np.flatnonzero(domain == name)) for name in names}
 
-    def digest(self, acceleration: Acceleration) -> str:
-        """Of everything that determines the result: a checkpoint of another digest is not this run's."""
-        parts = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
+    def digest(self, acceleration: Acceleration, *, private: bool = True) -> str:
+        """Of everything that determines the result: a checkpoint of another digest is not this run's.
+
+        Not `private`, of what a server has that does not know the faces of its clients.
+        """
+        sets = (self.public, self.private if private else None, self.heldout)
+        parts = [faces.fingerprint for faces in sets if faces is not None]
         if self.experiment.weights is not None:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
         if not acceleration.channels_last:

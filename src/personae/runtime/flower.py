@@ -17,6 +17,8 @@ FRAME = "frame"  # the record, and the array in it, that hold the bytes of a req
 BATCH = 8  # answers fetched at a time: they lie in memory together
 LONGEST_REASON = 500  # characters that a client may say about its failure
 
+__all__ = ["Grid", "GridTransport", "server_app"]
+
 Main = Callable[[Grid, Mapping[str, Any]], None]
 
 
@@ -119,7 +121,7 @@ class GridTransport:
 
     def _answer(self, request: Request, reply: Message) -> Answer | Failure:
         if reply.has_error():
-            return Failure(request.client, f"Flower says: {reply.error.reason[:LONGEST_REASON]}")
+            return Failure(request.client, f"Flower says: {reply.error.reason}"[:LONGEST_REASON])
         try:
             content = unwrapped(reply.content)
             if len(content) > self._max_bytes:
