@@ -6,17 +6,20 @@ counts what crosses, and refuses what is too large before anybody has it in memo
 """
 
 import asyncio
+import base64
 import ssl
 import threading
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import uvicorn
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from personae.errors import ConfigError
 
@@ -36,6 +39,7 @@ CALLS = frozenset(
     )
 )
 LARGEST_CALL = 64 << 20  # bytes of one call; large messages come in pieces of a few megabytes
+MARGIN = 1 << 20  # bytes of an answer that are none of its content: how Flower describes its pieces
 PATIENCE = 600.0  # seconds that the SuperLink may take over a call
 _KEY = b"flwr-public-key"
 _OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
@@ -46,10 +50,11 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 @dataclass
 class Traffic:
-    """Bytes of calls that crossed, by who made them: to clients, and from them."""
+    """Bytes that crossed in the calls of one client."""
 
-    down: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    up: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    down: int = 0
+    up: int = 0
+    message: int = 0  # of the answer that is on its way
 
 
 class TooLarge(Exception):
@@ -59,10 +64,11 @@ class TooLarge(Exception):
 class Gate:
     """Stands at `host:port` with the server's certificate, and passes calls on to a SuperLink on this machine."""
 
-    def __init__(self, host: str, port: int, certs: Path, max_bytes: int) -> None:
-        self.traffic = Traffic()
+    def __init__(self, host: str, port: int, certs: Path, clients: Mapping[str, Path], max_bytes: int) -> None:
+        self.traffic = {name: Traffic() for name in clients}
+        self._names = {_as_sent(path): name for name, path in clients.items()}
         self.upstream = 0  # the port of the SuperLink; another one after a restart
-        self._max_bytes, self._pushed = max_bytes, defaultdict[str, int](int)
+        self._max_bytes = max_bytes
         self._client = httpx.AsyncClient(
             verify=ssl.create_default_context(cafile=str(certs / "ca.crt")), timeout=PATIENCE
         )
@@ -103,26 +109,29 @@ class Gate:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in CALLS:
             return await _respond(send, 404)
         headers = dict(scope["headers"])
-        key = headers.get(_KEY, b"").decode("latin-1")
+        name = self._names.get(headers.get(_KEY, b""))
+        if name is None:
+            return await _respond(send, 401)
+        traffic = self.traffic[name]
         try:
             body = await _body(receive, int(headers.get(b"content-length", b"0") or 0))
-            self._admit(key, scope["path"], len(body))
+            self._admit(traffic, scope["path"], len(body))
         except TooLarge:
             return await _respond(send, 413)
         except ValueError:
             return await _respond(send, 400)
-        return await self._pass_on(key, scope, body, send)
+        return await self._pass_on(traffic, scope, body, send)
 
-    def _admit(self, key: str, path: str, size: int) -> None:
+    def _admit(self, traffic: Traffic, path: str, size: int) -> None:
         """A message is announced by `push-messages`, and then comes in pieces."""
         if path.endswith("/push-messages"):
-            self._pushed[key] = 0
+            traffic.message = 0
         elif path.endswith("/push-object"):
-            self._pushed[key] += size
-            if self._pushed[key] > self._max_bytes:
+            traffic.message += size
+            if traffic.message > self._max_bytes + MARGIN:
                 raise TooLarge
 
-    async def _pass_on(self, key: str, scope: dict[str, Any], body: bytes, send: Send) -> None:
+    async def _pass_on(self, traffic: Traffic, scope: dict[str, Any], body: bytes, send: Send) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name not in _OWN]
         try:
             reply = await self._client.post(
@@ -131,10 +140,21 @@ class Gate:
         except httpx.HTTPError:
             return await _respond(send, 503)  # the SuperLink is being started: come again
         content = reply.content
-        self.traffic.up[key] += len(body)
-        self.traffic.down[key] += len(content)
+        traffic.up += len(body)
+        traffic.down += len(content)
         kept = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OWN | {b"content-encoding"}]
         return await _respond(send, reply.status_code, content, kept)
+
+
+def _as_sent(path: Path) -> bytes:
+    """A client's public key as its calls carry it."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path}: not a public key in OpenSSH's format ({error})") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ConfigError(f"{path}: not an ECDSA key; make one with personae certs, or ssh-keygen -t ecdsa -b 384")
+    return base64.b64encode(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 async def _body(receive: Receive, announced: int) -> bytes:

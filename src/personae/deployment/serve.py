@@ -25,6 +25,7 @@ from personae.errors import ConfigError, DataError, Diverged, Interrupted, Perso
 from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory
 from personae.experiment.rundir import environment as surroundings
+from personae.files import write_text
 from personae.runtime.engine import unheard
 
 STARTING = 120.0  # seconds for a program of Flower's to be there
@@ -64,10 +65,13 @@ def serve(
     needed(certs, "ca.crt", "server.crt", "server.key")
     keys, conditions = enrolled(certs), conditions or Conditions()
     prepare(experiment, out, list(keys), conditions, resume=resume)
-    with Gate(host, port, certs, conditions.max_bytes) as gate:
+    with Gate(host, port, certs, keys, conditions.max_bytes) as gate:
         notify(f"waiting at {host}:{port} for {', '.join(keys)}")
-        follower = _Follower(out, notify)
-        ended = _until_done(out, certs, keys, gate, follower)
+        try:
+            ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
+        finally:
+            traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
+            write_text(out / "traffic.json", json.dumps(traffic, indent=1) + "\n")
     if ended["code"]:
         raise _ERRORS.get(ended["code"], PersonaeError)(ended["error"])
 
