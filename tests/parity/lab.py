@@ -6,21 +6,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from personae.deployment.certs import make_certificates
 from personae.deployment.faces import deal
 from personae.deployment.processes import free_port
+from personae.experiment import run
 from personae.experiment.config import load_experiment
 from personae.experiment.materials import Materials
-from personae.experiment.run import conduct
+from personae.runtime.federation import Federation
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.transport import Answer, Failure, Request
 
 PERSONAE = [sys.executable, "-c", "from personae.cli import main; main()"]
-PATIENCE = 240.0  # seconds for anything to happen on a machine with other things to do
+Places = Container[tuple[str, int]]  # clients and rounds
+PATIENCE = 600.0  # seconds for anything to happen on a machine with other things to do
 
 # Every Python process of a lab writes down whom it connects to and what it starts.
 WATCH = """
@@ -66,19 +72,25 @@ class Lab:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def alone(self, name: str = "alone") -> Path:
-        """The same experiment in this process."""
-        conduct(load_experiment(self.experiment), self.folder / name, cache=self.folder / "cache")
-        return self.folder / name
+    def alone(self, lost: Places = (), spoiled: Places = ()) -> Path:
+        """The same experiment in this process, without the work, or the answers, of these clients in these rounds."""
+        out = self.folder / "alone"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "local_transport", lambda federation, workers, device: Losing(federation, lost, spoiled))
+            run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
+        return out
 
     def serve(self, *options: str) -> subprocess.Popen[bytes]:
         words = ["serve", str(self.experiment), "--certs", str(self.folder / "certs" / "server"), "--host", "127.0.0.1"]
         return self.start("serve", [*PERSONAE, *words, "--port", str(self.port), "--out", str(self.out), *options])
 
-    def join(self, client: str, *, program: Sequence[str] = PERSONAE, certs: str = "") -> subprocess.Popen[bytes]:
+    def join(self, client: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
+        return self.start(client, [*program, *self.joining(client, client)])
+
+    def joining(self, client: str, name: str) -> list[str]:
+        """To join with a client's faces, under the name of this or of another."""
         words = ["join", "--server", f"127.0.0.1:{self.port}", "--data", str(self.folder / "dealt" / f"{client}.zip")]
-        words += ["--certs", str(self.folder / "certs" / (certs or client)), "--home", str(self.home(client))]
-        return self.start(client, [*program, *words])
+        return [*words, "--certs", str(self.folder / "certs" / name), "--home", str(self.home(name))]
 
     def home(self, client: str) -> Path:
         return self.folder / "homes" / client
@@ -101,39 +113,46 @@ class Lab:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def await_(self, what: str, happened: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE
+    def wait_for(self, what: str, happened: Callable[[], object], patience: float = PATIENCE) -> None:
+        end = time.monotonic() + patience
         while not happened():
             assert time.monotonic() < end, f"{what} did not happen:\n{self.story()}"
             time.sleep(0.05)
 
-    def done(self) -> None:
+    def done(self, patience: float = PATIENCE) -> None:
         """The server has ended, and well."""
         serve = self.processes["serve"]
-        self.await_("the end of the run", lambda: serve.poll() is not None)
+        self.wait_for("the end of the run", lambda: serve.poll() is not None, patience)
         assert serve.returncode == 0, self.story()
 
     def kill(self, *names: str) -> None:
         """Without a warning, with everything that they have started."""
         for name in names:
-            for pid in [self.processes[name].pid, *_descendants(self.processes[name].pid)]:
+            for pid in [*_descendants(self.processes[name].pid), self.processes[name].pid]:
                 _kill(pid)
             self.processes[name].wait()
+
+    def kill_superlink(self) -> None:
+        """The SuperLink alone, under the server's hands."""
+        for pid in _descendants(self.processes["serve"].pid):
+            if b"flower-superlink" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
+                _kill(pid)
 
     def story(self) -> str:
         logs = [*sorted(self.folder.glob("*.log")), self.out / "flower.log", *self.folder.glob("homes/*/supernode.log")]
         return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists())
 
-    def model(self, out: Path | None = None, stage: str = "federate") -> bytes:
-        return ((out or self.out) / "models" / f"{stage}.safetensors").read_bytes()
-
     def records(self, name: str, out: Path | None = None) -> list[dict[str, Any]]:
         return [json.loads(line) for line in ((out or self.out) / f"{name}.jsonl").read_text().splitlines()]
 
-    def private(self, client: str, alone: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """What a client keeps, here and in a run of one process."""
-        (run,) = (self.home(client) / "runs").iterdir()
-        return _files(run / client), _files(alone / "private" / client)
+    def assert_same(self, alone: Path, *clients: str) -> None:
+        """Models, what crossed, and what these clients keep: as in one process, to the bit."""
+        assert _files(self.out / "models") == _files(alone / "models")
+        assert _files(self.out / "models")
+        assert self.records("ledger") == self.records("ledger", alone)
+        for client in clients:
+            (kept,) = (self.home(client) / "runs").iterdir()
+            assert _files(kept / client) == _files(alone / "private" / client)
 
     def end(self) -> list[str]:
         """End everything; gives what was still there long after it should have gone."""
@@ -163,6 +182,24 @@ class Lab:
             except OSError:
                 continue
         return found
+
+
+class Losing(SameProcess):
+    """Some clients are out of reach in some rounds, or what they answer is."""
+
+    def __init__(self, federation: Federation, lost: Places, spoiled: Places) -> None:
+        super().__init__(federation)
+        self._lost, self._spoiled = lost, spoiled
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        for request in requests:
+            place = (request.client.name, request.round)
+            answers: list[Answer | Failure] = []
+            if request.task != "train" or place not in self._lost:
+                answers = list(super().exchange([request]))
+            if request.task == "train" and (place in self._lost or place in self._spoiled):
+                answers = [Failure(request.client, "it is out of reach")]
+            yield from answers
 
 
 @contextmanager

@@ -81,6 +81,7 @@ class Gate:
                 ssl_keyfile=str(certs / "server.key"),
                 log_level="warning",
                 interface="asgi3",
+                ws="none",
                 lifespan="off",
                 access_log=False,
             )

@@ -31,7 +31,7 @@ from personae.runtime.federation import Assessment, Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.public import SharedFaces
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a connection is tried again
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
 STEADY = 60.0  # a connection that lasted so long was a good one
 
 

@@ -84,6 +84,7 @@ def _until_done(out: Path, certs: Path, keys: Mapping[str, Path], gate: Gate, fo
     failed = 0
     while failed < ATTEMPTS:
         rounds = follower.rounds
+        _wait_until_free(out)
         (out / OUTCOME).unlink(missing_ok=True)
         with _superlink(out, certs) as link:
             link.enrol(keys)
@@ -165,6 +166,15 @@ def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, authority: Pa
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise Interrupted(f"the SuperLink did not start; see {log}")
+
+
+def _wait_until_free(out: Path) -> None:
+    """A process of an earlier Flower run ends by itself when its SuperLink is gone."""
+    end = time.monotonic() + STARTING
+    while _is_held(out):
+        if time.monotonic() > end:
+            raise ConfigError(f"{out}: another process is working in this run; wait for it or choose another --out")
+        time.sleep(LOOK)
 
 
 class _Follower:

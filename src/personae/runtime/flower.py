@@ -121,16 +121,20 @@ class GridTransport:
 
     def _answer(self, request: Request, reply: Message) -> Answer | Failure:
         if reply.has_error():
-            return Failure(request.client, f"Flower says: {reply.error.reason}"[:LONGEST_REASON])
+            return Failure(request.client, _line(f"Flower says: {reply.error.reason}"))
         try:
             content = unwrapped(reply.content)
             if len(content) > self._max_bytes:
                 raise ValueError(f"it holds {len(content):,} bytes, and {self._max_bytes:,} are allowed")
             answer = frames.to_answer(content, request, self._federation, self._layout, self._coding)
         except Interrupted as error:  # a client whose disk is full, say: that is no reason to stop here
-            return Failure(request.client, str(error)[:LONGEST_REASON])
+            return Failure(request.client, _line(str(error)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return Failure(request.client, f"its answer cannot be read: {error}"[:LONGEST_REASON])
+            return Failure(request.client, _line(f"its answer cannot be read: {error}"))
         if isinstance(answer, Failure):
-            return Failure(request.client, str(answer.reason)[:LONGEST_REASON], answer.diverged is True)
+            return Failure(request.client, _line(str(answer.reason)), answer.diverged is True)
         return answer
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())[:LONGEST_REASON]
