@@ -16,6 +16,7 @@ from personae import screen
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
+from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
@@ -190,18 +191,17 @@ def serve(
     """Run an experiment over a network, with the clients that join."""
     require_flower()
     from personae.deployment import serve as deployed
+    from personae.deployment.certs import enrolled
 
     _check_device(device)
     experiment = load_experiment(path, settings or [], variant)
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
-    conditions = deployed.Conditions(
-        deadline=deadline, wait=wait, coding=coding, max_bytes=largest << 20, device=device
-    )
+    conditions = Conditions(deadline=deadline, wait=wait, coding=coding, max_bytes=largest << 20, device=device)
     for stage in experiment.recipe:
         if text := warning(stage.algorithm):
             notify(f"stage {stage.name}: {text}")
     if app_only:
-        deployed.prepare(experiment, folder, list(deployed.enrolled(certs)), conditions, resume=resume)
+        deployed.prepare(experiment, folder, list(enrolled(certs)), conditions, resume=resume)
         screen.paths([folder / "app"], as_json)
         return
     try:

@@ -21,11 +21,11 @@ from personae.data import Split
 from personae.deployment import gate as gates
 from personae.deployment import processes
 from personae.deployment.app import write_app
-from personae.deployment.certs import enrolled, make_certificates, needed
+from personae.deployment.certs import enrolled, make_certificates, needed, public_key
 from personae.deployment.faces import deal, own_faces
-from personae.deployment.gate import CALLS, Gate, _as_sent
+from personae.deployment.gate import CALLS, Gate
 from personae.deployment.job import Job
-from personae.deployment.join import Member, join
+from personae.deployment.join import Member, _obstacle, join
 from personae.deployment.plan import Conditions, Plan
 from personae.deployment.processes import QUIET, environment, free_port, start, stop
 from personae.deployment.serve import prepare
@@ -92,10 +92,10 @@ def test_missing_files_and_keys_of_another_kind_are_named(tmp_path: Path) -> Non
     key = tmp_path / "server" / "clients" / "ann.pub"
     key.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJmvOcyk9tSPB1Qq0IzyRYzTlYQy0nGNKVYG3JhZPXJj ann")
     with pytest.raises(ConfigError, match=r"ann.pub: not an ECDSA key"):
-        _as_sent(key)
+        public_key(key)
     key.write_text("nonsense")
     with pytest.raises(ConfigError, match=r"ann.pub: not a public key"):
-        _as_sent(key)
+        public_key(key)
 
 
 def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: Path) -> None:
@@ -110,6 +110,12 @@ def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: 
     ):
         join(f"127.0.0.1:{port}", member, tmp_path / "right" / "ann")
     assert gate.traffic["ann"].up == 0
+    with Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20):
+        for name, expected in (("wrong", None), ("right", "the server does not know this client's key")):
+            key = public_key(tmp_path / name / "ann" / "key", private=True)
+            said = _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
+            assert said == expected or said.startswith(expected)
+    assert "cannot be reached" in _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
     with pytest.raises(ConfigError, match="--server nowhere: write it as HOST:PORT"):
         join("nowhere", member, tmp_path / "right" / "ann")
     with pytest.raises(DataError, match="there are no faces here"):
@@ -149,7 +155,7 @@ def guarded(folder: Path, max_bytes: int = 1 << 30) -> Iterator[tuple[Any, Gate,
     port, keys = free_port(), enrolled(server)
     trust = ssl.create_default_context(cafile=str(server / "ca.crt"))
 
-    def call(path: str, body: bytes = b"x", key: bytes = _as_sent(keys["ann"])) -> tuple[int, bytes]:
+    def call(path: str, body: bytes = b"x", key: bytes = public_key(keys["ann"])) -> tuple[int, bytes]:
         request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", body, {"flwr-public-key": key.decode()})
         try:
             with urllib.request.urlopen(request, context=trust, timeout=30) as reply:

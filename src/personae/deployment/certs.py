@@ -1,5 +1,6 @@
 """Certificates and keys for tests and labs: an authority, a server, and a key for each client."""
 
+import base64
 import datetime
 import ipaddress
 import os
@@ -8,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from personae.errors import ConfigError
@@ -51,6 +54,21 @@ def enrolled(folder: Path) -> dict[str, Path]:
         if not NAME.fullmatch(name):
             raise ConfigError(f"{keys[name]}: a client cannot be called {name!r}: letters, digits, . _ -")
     return keys
+
+
+def public_key(path: Path, *, private: bool = False) -> bytes:
+    """A client's public key as its calls carry it, from the file that holds it or its private half."""
+    try:
+        content = path.read_bytes()
+        key = load_ssh_private_key(content, None).public_key() if private else load_ssh_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        kind = "private" if private else "public"
+        raise ConfigError(f"{path}: not a {kind} key in OpenSSH's format ({error})") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ConfigError(f"{path}: not an ECDSA key; make one with personae certs, or ssh-keygen -t ecdsa -b 384")
+    return base64.b64encode(
+        key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
 
 
 def needed(folder: Path, *names: str) -> tuple[Path, ...]:

@@ -6,7 +6,6 @@ counts what crosses, and refuses what is too large before anybody has it in memo
 """
 
 import asyncio
-import base64
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,10 +16,8 @@ from typing import Any, Self
 
 import httpx
 import uvicorn
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
+from personae.deployment.certs import public_key
 from personae.errors import ConfigError
 
 CALLS = frozenset(
@@ -38,10 +35,11 @@ CALLS = frozenset(
         "confirm-message-received",
     )
 )
+KNOWN = "/personae/known"  # the gate's own: whether it would let this key through
+KEY = "flwr-public-key"  # the header that tells who calls
 LARGEST_CALL = 64 << 20  # bytes of one call; large messages come in pieces of a few megabytes
 MARGIN = 1 << 20  # bytes of an answer that are none of its content: how Flower describes its pieces
 PATIENCE = 600.0  # seconds that the SuperLink may take over a call
-_KEY = b"flwr-public-key"
 _OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -66,7 +64,7 @@ class Gate:
 
     def __init__(self, host: str, port: int, certs: Path, clients: Mapping[str, Path], max_bytes: int) -> None:
         self.traffic = {name: Traffic() for name in clients}
-        self._names = {_as_sent(path): name for name, path in clients.items()}
+        self._names = {public_key(path): name for name, path in clients.items()}
         self.upstream = 0  # the port of the SuperLink; another one after a restart
         self._max_bytes = max_bytes
         self._client = httpx.AsyncClient(
@@ -107,12 +105,14 @@ class Gate:
             asyncio.run(self._server.serve())
 
     async def _app(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in CALLS:
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in CALLS | {KNOWN}:
             return await _respond(send, 404)
         headers = dict(scope["headers"])
-        name = self._names.get(headers.get(_KEY, b""))
+        name = self._names.get(headers.get(KEY.encode(), b""))
         if name is None:
             return await _respond(send, 401)
+        if scope["path"] == KNOWN:
+            return await _respond(send, 204)
         traffic = self.traffic[name]
         try:
             body = await _body(receive, int(headers.get(b"content-length", b"0") or 0))
@@ -145,17 +145,6 @@ class Gate:
         traffic.down += len(content)
         kept = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OWN | {b"content-encoding"}]
         return await _respond(send, reply.status_code, content, kept)
-
-
-def _as_sent(path: Path) -> bytes:
-    """A client's public key as its calls carry it."""
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path}: not a public key in OpenSSH's format ({error})") from error
-    if not isinstance(key, EllipticCurvePublicKey):
-        raise ConfigError(f"{path}: not an ECDSA key; make one with personae certs, or ssh-keygen -t ecdsa -b 384")
-    return base64.b64encode(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 async def _body(receive: Receive, announced: int) -> bytes:

@@ -1,9 +1,9 @@
 """A client's side of a run over a network: its desk, and the SuperNode that keeps the connection to the server."""
 
 import fcntl
+import http.client
 import json
 import os
-import socket
 import ssl
 import tempfile
 import threading
@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import torch
 
-from personae.deployment.certs import needed
+from personae.deployment.certs import needed, public_key
 from personae.deployment.desk import Desk
 from personae.deployment.faces import own_faces
+from personae.deployment.gate import KEY, KNOWN
 from personae.deployment.job import Job
 from personae.deployment.processes import free_port, program, start, stop
 from personae.errors import ConfigError, DataError
@@ -104,30 +106,36 @@ def join(server: str, member: Member, certs: Path) -> None:
             path = Path(folder) / "desk"
             desk = Desk(path, member.host, member.notify)
             threading.Thread(target=desk.serve, name="desk", daemon=True).start()
-            check = partial(_check_certificate, host, port, authority)
-            _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, check)
+            obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
+            _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
     finally:
         os.close(lock)
 
 
-def _stay_connected(command: list[str], member: Member, check: Callable[[], None]) -> None:
+def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], str | None]) -> None:
     pause = FIRST_PAUSE
     with (member.home / "supernode.log").open("ab", buffering=0) as log:
         while True:
-            check()
-            began, from_here = time.monotonic(), log.tell()
-            child = start([*command, "--port", str(free_port())], member.home / "flower", log)
-            member.notify("connecting")
-            try:
-                child.wait()
-            finally:
-                stop(child)
+            began, reason = time.monotonic(), obstacle()
+            if reason is None:
+                reason = _connect(command, member, log)
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
-            reason = _last_words(member.home / "supernode.log", from_here)
-            member.notify(f"the connection ended{reason}; the next attempt is in {pause:g} seconds")
+            member.notify(f"{reason}; the next attempt is in {pause:g} seconds")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _connect(command: list[str], member: Member, log: IO[bytes]) -> str:
+    """For as long as it lasts; gives the reason why it does no longer."""
+    from_here = log.tell()
+    child = start([*command, "--port", str(free_port())], member.home / "flower", log)
+    member.notify("connecting")
+    try:
+        child.wait()
+    finally:
+        stop(child)
+    return f"the connection ended{_last_words(member.home / 'supernode.log', from_here)}"
 
 
 def _last_words(path: Path, start: int) -> str:
@@ -139,22 +147,27 @@ def _last_words(path: Path, start: int) -> str:
     return f" ({errors[-1][:300]})" if errors else ""
 
 
-def _check_certificate(host: str, port: int, authority: Path) -> None:
-    """A server with a wrong certificate is not tried again and again: it may be somebody else."""
+def _obstacle(host: str, port: int, authority: Path, key: bytes) -> str | None:
+    """Why a connection would be in vain, in words that Flower does not have; None if nothing is known.
+
+    A server with a wrong certificate may be somebody else: it is not tried again.
+    """
     context = ssl.create_default_context(cafile=str(authority))
+    connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
     try:
-        with (
-            socket.create_connection((host, port), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return
+        connection.request("POST", KNOWN, headers={KEY: key.decode()})
+        if connection.getresponse().status == http.HTTPStatus.UNAUTHORIZED:
+            return "the server does not know this client's key; its public half belongs into the server's clients/"
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
             f"{host}:{port}: the server's certificate is not one of {authority} for this address "
             f"({error.verify_message}); nothing was sent"
         ) from error
-    except OSError:
-        return  # not there yet, or not there at the moment
+    except (OSError, http.client.HTTPException) as error:
+        return f"{host}:{port} cannot be reached ({error})"
+    finally:
+        connection.close()
+    return None
 
 
 def _address(server: str) -> tuple[str, int]:
