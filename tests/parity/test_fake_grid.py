@@ -42,6 +42,8 @@ class FakeGrid(Grid):
         self.sent: dict[str, Message] = {}
         self.mute: set[int] = set()  # nodes that never answer
         self.crossed = {"down": 0, "up": 0}
+        self.half: set[int] = set()  # nodes that stop in the middle of their answer
+        self.lock = threading.Lock()
 
     def set_run(self, run: Any) -> None: ...
 
@@ -72,10 +74,13 @@ class FakeGrid(Grid):
         replies = []
         for number in sorted(message_ids):  # an order that has nothing to do with that of the clients
             message = self.sent[number]
-            if message.metadata.dst_node_id in self.mute:
+            if message.metadata.dst_node_id in self.half:
+                time.sleep(3)  # a SuperLink would wait for minutes
+            if message.metadata.dst_node_id in self.mute | self.half:
                 continue
-            reply = self.reply(self.sent.pop(number))
-            self.crossed["up"] += _size(reply)
+            with self.lock:
+                reply = self.reply(self.sent.pop(number))
+                self.crossed["up"] += _size(reply)
             replies.append(reply)
         return replies
 
@@ -263,6 +268,11 @@ def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_
     assert 0.5 <= time.monotonic() - began < 5
     assert answers["eve"] == Failure(ClientInfo("eve", 2), "it did not answer within 0.5 seconds")
     assert {name for name, answer in answers.items() if isinstance(answer, Answer)} == {"ann", "bob", "zoe"}
+    # Whoever stops half-way through its answer does not hold up the others either.
+    grid.mute, grid.half = set(), {grid.nodes["ann"]}
+    again = {answer.client.name: answer for answer in transport.exchange([replace(each, round=3) for each in requests])}
+    assert [name for name, answer in again.items() if isinstance(answer, Failure)] == ["ann"]
+    grid.half = set()
     # Its late answer to the first request is never taken for one to the second.
     late = set(grid.sent)
     grid.mute = set()

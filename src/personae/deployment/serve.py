@@ -220,7 +220,7 @@ def _read_from(path: Path, start: int) -> list[str]:
     """Whole lines of a file that grows, from the given one on."""
     if not path.exists():
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")][start:]
+    return path.read_text(encoding="utf-8").split("\n")[start:-1]
 
 
 def _is_held(out: Path) -> bool:

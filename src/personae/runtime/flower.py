@@ -1,7 +1,10 @@
 """Clients on other machines, reached through Flower. No other file imports it."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, Full, Queue, SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
@@ -14,7 +17,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.transport import Answer, Failure, Request
 
 FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
-BATCH = 8  # answers fetched at a time: they lie in memory together
+FETCHERS = 8  # answers fetched at a time: they lie in memory together
 LONGEST_REASON = 500  # characters that a client may say about its failure
 
 __all__ = ["Grid", "GridTransport", "server_app"]
@@ -96,16 +99,10 @@ class GridTransport:
             if not accepted:
                 yield Failure(request.client, "the SuperLink took no message for it")
             waiting |= dict.fromkeys(accepted, request)
-        end = time.monotonic() + self._deadline
-        while waiting and time.monotonic() < end:
-            found = 0
-            for reply in self._replies(list(waiting)):
-                found += 1
-                asked = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if asked is not None:
-                    yield self._answer(asked, reply)
-            if waiting and not found:
-                time.sleep(self._poll)
+        for reply in self._replies(list(waiting)):
+            asked = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if asked is not None:
+                yield self._answer(asked, reply)
         for request in waiting.values():
             yield Failure(request.client, f"it did not answer within {self._deadline:g} seconds")
 
@@ -115,9 +112,28 @@ class GridTransport:
     def close(self) -> None:
         """The grid belongs to whoever opened it."""
 
-    def _replies(self, waiting: list[str]) -> Iterator[Message]:
-        for start in range(0, len(waiting), BATCH):
-            yield from self._grid.pull_messages(waiting[start : start + BATCH])
+    def _replies(self, asked: Sequence[str]) -> Iterator[Message]:
+        """As they come, until the deadline. A client that stops half-way through its answer holds up one thread alone:
+        Flower waits minutes for the rest of it.
+        """
+        end = time.monotonic() + self._deadline
+        turns, arrived, over = SimpleQueue[str](), Queue[Message | Exception](1), Event()
+        for number in asked:
+            turns.put(number)
+        threads = min(FETCHERS, len(asked))
+        pause = self._poll * threads / max(1, len(asked))
+        for _ in range(threads):
+            Thread(target=_fetch, args=(self._grid, turns, arrived, over, pause), daemon=True).start()
+        try:
+            for _ in asked:
+                found = arrived.get(timeout=max(0.0, end - time.monotonic()))
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+        except Empty:
+            return
+        finally:
+            over.set()
 
     def _answer(self, request: Request, reply: Message) -> Answer | Failure:
         if reply.has_error():
@@ -134,6 +150,27 @@ class GridTransport:
         if isinstance(answer, Failure):
             return Failure(request.client, _line(str(answer.reason)), answer.diverged is True)
         return answer
+
+
+def _fetch(grid: Grid, turns: SimpleQueue[str], arrived: Queue[Message | Exception], over: Event, pause: float) -> None:
+    """Ask for one message after the other, again and again, until each has come or nobody waits any more."""
+    found: list[Message | Exception]
+    while not over.is_set():
+        try:
+            number = turns.get_nowait()
+        except Empty:
+            return
+        try:
+            found = list(grid.pull_messages([number]))
+        except Exception as error:  # it is for the main thread to raise
+            found = [error]
+        if not found:
+            over.wait(pause)
+            turns.put(number)
+        while found and not over.is_set():
+            with suppress(Full):
+                arrived.put(found[0], timeout=1)
+                found.pop(0)
 
 
 def _line(reason: str) -> str:
