@@ -267,7 +267,6 @@ def test_what_cannot_run_over_a_network_is_refused_before_it_starts() -> None:
         ({"stages": [central]}, "stage pooled: central needs everybody's faces in one place"),
         ({"partition": {"by": "equal", "clients": 3, "new_clients": 2}}, "new_clients is 2 of 2 clients"),
         ({"partition": {"by": "domain", "source": "web"}}, "source is 'web', and no client has a key of that name"),
-        ({"evaluation": {"personalized": {}}}, "personalized"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             Plan.new(experiment(**changes), ["ann", "bob"], Conditions())

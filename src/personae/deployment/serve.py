@@ -65,6 +65,8 @@ def serve(
     needed(certs, "ca.crt", "server.crt", "server.key")
     keys, conditions = enrolled(certs), conditions or Conditions()
     prepare(experiment, out, list(keys), conditions, resume=resume)
+    if experiment.evaluation.personalized is not None:
+        notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
     with Gate(host, port, certs, keys, conditions.max_bytes) as gate:
         notify(f"waiting at {host}:{port} for {', '.join(keys)}")
         try:
