@@ -2,7 +2,6 @@
 
 import importlib.util
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +28,8 @@ class FakeGrid(Grid):
         self.crossed = {"down": 0, "up": 0}
         self.half: set[int] = set()  # nodes that stop in the middle of their answer
         self.lock = threading.Lock()
+        self.pulls = 0
+        self.patience = threading.Event()
 
     def set_run(self, run: Any) -> None: ...
 
@@ -57,10 +58,11 @@ class FakeGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         replies = []
+        self.pulls += 1
         for number in sorted(message_ids):  # an order that has nothing to do with that of the clients
             message = self.sent[number]
             if message.metadata.dst_node_id in self.half:
-                time.sleep(3)  # a SuperLink would wait for minutes
+                self.patience.wait(60)  # a SuperLink would wait for minutes
             if message.metadata.dst_node_id in self.mute | self.half:
                 continue
             with self.lock:

@@ -76,7 +76,8 @@ def assert_only_loopback(calls: list[object]) -> None:
 # ------------------------------------------------------------------------------------------------------------- slow
 
 SETTINGS = {
-    "cluster": 'name = "cluster", clustering = { kind = "k-means", clusters = 2 }',
+    "unsupervised": 'name = "unsupervised", strength = 0.0, training = { batch_size = 4, iterations = 2 }',
+    "cluster": 'name = "cluster", clustering = { name = "k-means", clusters = 2 }',
     "hf_maml": 'name = "hf_maml", meta = { batch_size = 4, iterations = 2 }',
     "hf_maml_global": 'name = "hf_maml_global", meta = { batch_size = 4, iterations = 2 }',
 }

@@ -76,7 +76,7 @@ class GridTransport:
 
     def connected(self) -> dict[str, int]:
         """Name -> node of the clients that are there now."""
-        return {node.name: node.node_id for node in self._grid.get_nodes() if node.name}
+        return {node.name: node.node_id for node in self._grid.get_nodes()}
 
     def gather(self, clients: Iterable[str], patience: float) -> list[str]:
         """Wait for these clients, for so many seconds; gives those that did not come."""
