@@ -107,15 +107,14 @@ class Gate:
     async def _app(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in CALLS | {KNOWN}:
             return await _respond(send, 404)
-        headers = dict(scope["headers"])
-        name = self._names.get(headers.get(KEY.encode(), b""))
+        name = self._names.get(dict(scope["headers"]).get(KEY.encode(), b""))
         if name is None:
             return await _respond(send, 401)
         if scope["path"] == KNOWN:
             return await _respond(send, 204)
         traffic = self.traffic[name]
         try:
-            body = await _body(receive, int(headers.get(b"content-length", b"0") or 0))
+            body = await _body(receive)
             self._admit(traffic, scope["path"], len(body))
         except TooLarge:
             return await _respond(send, 413)
@@ -147,9 +146,7 @@ class Gate:
         return await _respond(send, reply.status_code, content, kept)
 
 
-async def _body(receive: Receive, announced: int) -> bytes:
-    if announced > LARGEST_CALL:
-        raise TooLarge
+async def _body(receive: Receive) -> bytes:
     parts, size, more = [], 0, True
     while more:
         event = await receive()
