@@ -19,11 +19,22 @@ from personae.algorithms import (
     Tune,
     Unsupervised,
 )
+from personae.algorithms.carrying import Carry
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import (
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    Gradient,
+    ModelState,
+    ModelWithoutBatchNorm,
+    ModelWithoutStatistics,
+    PublicEmbeddings,
+    Scalars,
+)
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
@@ -60,6 +71,7 @@ __all__ = [
     "Benchmark",
     "Broadcast",
     "CFinch",
+    "Carry",
     "Central",
     "ClassEmbeddings",
     "Client",
@@ -83,6 +95,7 @@ __all__ = [
     "Federation",
     "Finch",
     "Firewall",
+    "Gradient",
     "HFMAMLGlobal",
     "Interrupted",
     "KMeans",
@@ -92,6 +105,8 @@ __all__ = [
     "Message",
     "MetaSGD",
     "ModelState",
+    "ModelWithoutBatchNorm",
+    "ModelWithoutStatistics",
     "Network",
     "Nothing",
     "Partition",

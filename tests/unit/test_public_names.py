@@ -3,12 +3,13 @@
 import personae
 
 NAMES = """
-ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Central ClassEmbeddings Client
+ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Carry Central ClassEmbeddings Client
 ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Evaluation Experiment
-FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall HFMAML HFMAMLGlobal Interrupted KMeans LocalSGD
-LocalState Margin Message MetaSGD ModelState Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore
-PublicEmbeddings QFedAvg QuorumLost Recipe Reply Samples Scalars Server ServerState Stage Transport Tune Unsupervised
-embed evaluate load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
+FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall Gradient HFMAML HFMAMLGlobal Interrupted KMeans
+LocalSGD LocalState Margin Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network Nothing
+Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe Reply Samples
+Scalars Server ServerState Stage Transport Tune Unsupervised embed evaluate load_experiment load_weights local_transport
+open_faces run_experiment synthetic_faces
 """
 
 

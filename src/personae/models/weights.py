@@ -100,7 +100,7 @@ def _recognise(path: Path, tensors: Mapping[str, Tensor]) -> Network:
         found = _recognise(path, body)
         return replace(found, hidden=found.embedding, embedding=tensors[CAST].shape[0])
     smallest = Network(height=MINIMUM_SIDE, width=MINIMUM_SIDE)
-    candidates = [replace(smallest, name=name) for name in NETWORKS] + [replace(smallest, name="small", norm="group")]
+    candidates = [replace(smallest, name=name, norm=norm) for name, kind in NETWORKS.items() for norm in kind.norms]
     layouts = {candidate: candidate.layout().state_dict() for candidate in candidates}
     nearest = min(candidates, key=lambda candidate: len(layouts[candidate].keys() ^ tensors.keys()))
     if len(layouts[nearest].keys() & tensors.keys()) < len(tensors) / 2:

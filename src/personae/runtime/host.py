@@ -2,7 +2,7 @@
 
 import torch
 
-from personae.core.algorithm import Algorithm, Client, KeptT
+from personae.core.algorithm import Client, KeptT
 from personae.core.message import LocalState
 from personae.core.payload import Scalars
 from personae.core.rng import generator
@@ -63,7 +63,7 @@ class ClientHost:
         self.backbone.load(request.down.model)
         shared = self.federation.judge(client.embedder(self.backbone), faces)
         personal = shared
-        if type(stage.algorithm).personal is not Algorithm.personal:
+        if stage.algorithm.personalizes:
             private = self._store(request).load(
                 stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
             )
