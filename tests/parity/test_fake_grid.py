@@ -14,6 +14,7 @@ from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from flwr.app import Message
 
 from personae.algorithms import ALGORITHMS, FedPE
+from personae.algorithms.carrying import Carry
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.payload import ModelState
@@ -67,6 +68,20 @@ def test_every_algorithm_ends_in_the_same_bits(name: str, tmp_path: Path, grids:
     there.run(GridTransport(there.federation, grid, deadline=60, poll=0.01))
     assert records(there) == records(here)
     assert not there.notices or all("as" in notice for notice in there.notices)
+
+
+@pytest.mark.parametrize(
+    "carry",
+    [Carry(control_variates=True), Carry(momentum="client"), Carry(momentum="server"), Carry(batch_norm="all")],
+    ids=str,
+)
+def test_what_clients_carry_travels_or_stays_as_in_one_process(
+    carry: Carry, tmp_path: Path, grids: Any
+) -> None:
+    recipe = (stage_of(carry.around(quickly(FedPE())), evaluate_every=1),)
+    here, there = Rehearsal(tmp_path / "here", recipe).run(), Rehearsal(tmp_path / "there", recipe)
+    there.run(over(there, grids(there)))
+    assert records(there) == records(here)
 
 
 # ------------------------------------------------------------------------------------------------ what can go wrong
