@@ -75,9 +75,7 @@ def test_every_algorithm_ends_in_the_same_bits(name: str, tmp_path: Path, grids:
     [Carry(control_variates=True), Carry(momentum="client"), Carry(momentum="server"), Carry(batch_norm="all")],
     ids=str,
 )
-def test_what_clients_carry_travels_or_stays_as_in_one_process(
-    carry: Carry, tmp_path: Path, grids: Any
-) -> None:
+def test_what_clients_carry_travels_or_stays_as_in_one_process(carry: Carry, tmp_path: Path, grids: Any) -> None:
     recipe = (stage_of(carry.around(quickly(FedPE())), evaluate_every=1),)
     here, there = Rehearsal(tmp_path / "here", recipe).run(), Rehearsal(tmp_path / "there", recipe)
     there.run(over(there, grids(there)))
