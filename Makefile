@@ -33,6 +33,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/hard_negatives.py
 	$(BIN)/python benchmarks/clustering.py
 	$(BIN)/python benchmarks/readers.py
+	$(BIN)/python benchmarks/flower.py
 
 docs: $(VENV)/.installed
 	$(BIN)/personae disclose --markdown > docs/disclosure.md

@@ -42,7 +42,7 @@ CONTENDERS = {
     "pfl": "pfl",
     "flower": "Flower's simulation",
 }
-NEEDS = {"pfl": "pfl", "flower": "flwr"}
+NEEDS = {"pfl": "pfl", "flower": "ray"}  # flwr alone has no simulation
 MARK = "PERSONAE_BENCHMARK"
 TICKS = os.sysconf("SC_CLK_TCK")
 

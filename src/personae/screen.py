@@ -42,6 +42,15 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     _line(f"report: {page}")
 
 
+def paths(made: Sequence[Path], as_json: bool) -> None:
+    """Files and folders that a command has made."""
+    if as_json:
+        _print_json([str(path) for path in made])
+        return
+    for path in made:
+        _line(str(path))
+
+
 def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None:
     """A column a benchmark, a line a metric; groups of people below."""
     results = evaluation.results

@@ -548,3 +548,39 @@ def test_a_gpu_that_is_not_there_is_refused(
         ended = personae("run", experiment, "--out", tmp_path / "run", "--device", device)
         assert ended.code == 2
         assert f"--device {device}" in one_line(ended)
+
+
+# ---------------------------------------------------------------------------------------------------- over a network
+
+
+def test_certificates_faces_and_the_app_of_a_run(personae: Personae, experiment: Path, tmp_path: Path):
+    certs = tmp_path / "certs"
+    made = personae("certs", str(certs), "--host", "10.1.2.3", "--client", "ann", "--client", "bob", "--json")
+    assert made.code == 0
+    assert {Path(path).relative_to(certs).as_posix() for path in json.loads(made.out)} >= {
+        "ca.crt",
+        "server/server.crt",
+        "server/clients/ann.pub",
+        "bob/key",
+    }
+    dealt = personae("deal", str(experiment), "--out", str(tmp_path / "dealt"), "--json")
+    assert [Path(path).name for path in json.loads(dealt.out)] == [f"client-00{number}.zip" for number in range(3)]
+    serve = ("serve", str(experiment), "--certs", str(certs / "server"), "--app-only", "--out", str(tmp_path / "run"))
+    assert personae(*serve, "--json").code == 0
+    assert json.loads((tmp_path / "run" / "deployment.json").read_text())["clients"] == ["ann", "bob"]
+    assert personae(*serve).code == 2
+    assert personae(*serve, "--resume", "--deadline", "7").code == 0
+    assert json.loads((tmp_path / "run" / "deployment.json").read_text())["conditions"]["deadline"] == 7
+    assert "begun with --coding exact" in personae(*serve, "--resume", "--coding", "fp16").err
+
+
+def test_without_flower_its_commands_say_what_to_install(personae: Personae, experiment: Path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for words in (
+        ("certs",),
+        ("serve", str(experiment)),
+        ("join", "--server", "a:1", "--data", ".", "--certs", "."),
+    ):
+        ended = personae(*words)
+        assert ended.code == 2
+        assert "pip install 'personae[flower]'" in ended.err

@@ -20,6 +20,7 @@ BELOW = {
     "runtime": {"core", "parts"},
     "report": {"data", "evaluation"},
     "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
+    "deployment": {"core", "data", "experiment", "privacy", "runtime"},
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
 BY_INTENT = {("data/clients.py", "runtime")}
@@ -57,6 +58,12 @@ def test_no_file_loads_pickles_or_evaluates_code() -> None:
             node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         assert not called & {"eval", "exec"}, path
+
+
+def test_one_file_imports_flower() -> None:
+    modules = {path: imported_modules(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")}
+    users = {path for path, names in modules.items() if any(name.split(".")[0] == "flwr" for name in names)}
+    assert users == {PACKAGE / "runtime" / "flower.py"}
 
 
 def imported_modules(tree: ast.Module) -> set[str]:

@@ -52,6 +52,13 @@ class Materials:
 
     def benchmarks(self) -> list[Benchmark]:
         """People nobody trained on, domain by domain, and the clients' own people on images kept out of training."""
+        options, rows = self.experiment.evaluation, self.clients.pooled_rows(Split.TEST)
+        private = {"private": rows} | {f"private/{name}": part for name, part in _domains(self.private, rows).items()}
+        found = [Benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
+        return self.heldout_benchmarks() + found
+
+    def heldout_benchmarks(self) -> list[Benchmark]:
+        """What a server can judge by that has no faces of its clients."""
         options = self.experiment.evaluation
         found = []
         for name, samples in self._heldout_by_domain().items():
@@ -62,9 +69,7 @@ class Materials:
                 seed=self.experiment.seed,
             )
             found.append(Benchmark(name, samples, options.fars, pairs))
-        rows = self.clients.pooled_rows(Split.TEST)
-        private = {"private": rows} | {f"private/{name}": part for name, part in _domains(self.private, rows).items()}
-        return found + [Benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
+        return found
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
         if self.heldout is None:
@@ -73,9 +78,13 @@ class Materials:
         whole = {} if parts else {"heldout": self.heldout.samples()}
         return whole | {f"heldout/{name}": self.heldout.samples(rows) for name, rows in parts.items()}
 
-    def digest(self, acceleration: Acceleration) -> str:
-        """Of everything that determines the result: a checkpoint of another digest is not this run's."""
-        parts = [faces.fingerprint for faces in (self.public, self.private, self.heldout) if faces is not None]
+    def digest(self, acceleration: Acceleration, *, private: bool = True) -> str:
+        """Of everything that determines the result: a checkpoint of another digest is not this run's.
+
+        Not `private`, of what a server has that does not know the faces of its clients.
+        """
+        sets = (self.public, self.private if private else None, self.heldout)
+        parts = [faces.fingerprint for faces in sets if faces is not None]
         if self.experiment.weights is not None:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
         if not acceleration.channels_last:

@@ -84,7 +84,7 @@ def conduct(
             network=experiment.network,
             holdings=materials.clients,
             private=out / "private",
-            judge=partial(_judge, options=experiment.evaluation),
+            judge=partial(judge, options=experiment.evaluation),
             mirror=experiment.evaluation.mirror,
             source=materials.partition.source,
             acceleration=speed,
@@ -107,7 +107,7 @@ def conduct(
                 checkpoints=checkpoints,
                 journal=run,
                 scratch=out / "scratch",
-                initial=_initial(experiment, layout),
+                initial=initial_weights(experiment, layout),
                 public=public.samples if public else None,
                 pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
@@ -125,12 +125,13 @@ def conduct(
         run.close()
 
 
-def _judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:
+def judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:
+    """Figures of an embedder on one client's own faces."""
     strangers = faces.strangers() if faces.strangers and options.personalized else None
     return evaluate_client(embedder, faces.train, faces.test, options.client_fars, strangers, options.personalized)
 
 
-def _initial(experiment: Experiment, layout: Layout) -> ModelState | None:
+def initial_weights(experiment: Experiment, layout: Layout) -> ModelState | None:
     """The weights that the experiment names, as the backbone's state."""
     if experiment.weights is None:
         return None

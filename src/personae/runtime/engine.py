@@ -19,6 +19,7 @@ from personae.core.stage import Stage, predecessors
 from personae.errors import ConfigError
 from personae.progress import Advance, Progress, silent
 from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.coding import EXACT, Coding
 from personae.runtime.exchange import Exchange
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.firewall import Firewall
@@ -76,6 +77,7 @@ class Engine:
     pooled: Callable[[Sequence[str]], Samples] | None = None  # the training faces of these clients in one place
     benchmarks: Sequence[Benchmark] = ()
     firewall: Firewall = field(default_factory=Firewall)
+    coding: Coding = EXACT  # of the transport: how many bytes cross depends on it
     device: str = "cpu"
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
     progress: Progress = silent
@@ -149,7 +151,7 @@ class _Walk:
         participants: list[ClientInfo] = []
         if stage.algorithm.federated:
             participants = self._participants(stage, round_)
-            exchange = Exchange(self.engine.transport, "train", stage, round_)
+            exchange = Exchange(self.engine.transport, "train", stage, round_, self.engine.coding)
             outcome = federated_round(
                 stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
             )
@@ -169,7 +171,7 @@ class _Walk:
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         place = {"stage": stage.name, "round": round_}
         self.engine.journal.metrics({"event": "global", **place, "metrics": metrics})
-        exchange = Exchange(self.engine.transport, "assess", stage, round_)
+        exchange = Exchange(self.engine.transport, "assess", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         for answer in exchange.ask(state, self.clients):
             if isinstance(answer, Failure):

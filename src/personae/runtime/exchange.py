@@ -7,15 +7,16 @@ from typing import Any
 from personae.core.algorithm import ClientInfo
 from personae.core.message import Message, ServerState
 from personae.core.stage import Stage
-from personae.core.wire import payload_bytes
+from personae.runtime.coding import EXACT, Coding
 from personae.runtime.transport import Answer, Failure, Request, Task, Transport
 
 
 class Exchange:
     """Asks clients for one task of one round, and counts the bytes by payload kind, direction and client."""
 
-    def __init__(self, transport: Transport, task: Task, stage: Stage, round_: int) -> None:
+    def __init__(self, transport: Transport, task: Task, stage: Stage, round_: int, coding: Coding = EXACT) -> None:
         self._transport, self._task, self._stage, self._round = transport, task, stage, round_
+        self._coding = coding
         self._crossed: dict[ClientInfo, list[dict[str, Any]]] = defaultdict(list)
 
     def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
@@ -37,6 +38,6 @@ class Exchange:
             yield Request(self._task, self._stage.name, self._round, client, down)
 
     def _count(self, client: ClientInfo, direction: str, message: Message) -> None:
-        for payload, size in payload_bytes(message).items():
+        for payload, size in self._coding.bytes(message, answer=direction == "up").items():
             place = {"stage": self._stage.name, "round": self._round, "client": client.name}
             self._crossed[client].append({**place, "direction": direction, "payload": payload, "bytes": size})

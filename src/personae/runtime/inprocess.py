@@ -1,6 +1,5 @@
 """Clients on this machine: in this process, in worker processes of one thread each, or side by side on one GPU."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -11,17 +10,13 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from personae.core import wire
-from personae.core.algorithm import ClientInfo
-from personae.core.message import Message
-from personae.core.wire import Packet
 from personae.errors import Interrupted
 from personae.files import settle
-from personae.runtime.federation import Assessment, Federation
+from personae.runtime import frames
+from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
@@ -156,7 +151,7 @@ class WorkerProcesses:
             while idle and (request := next(pending, None)) is not None:
                 busy[idle[-1]] = request
                 with suppress(BrokenPipeError, ConnectionResetError):  # a worker that is gone cannot answer: see below
-                    idle.pop().send_bytes(_pack_request(request))
+                    idle.pop().send_bytes(frames.of_request(request))
             if not busy:
                 return
             for connection in wait(list(busy)):
@@ -168,7 +163,7 @@ class WorkerProcesses:
                     yield self._bury(connection, request)
                 else:
                     idle.append(connection)
-                    yield self._unpack_answer(request, content)
+                    yield frames.to_answer(content, request, self._federation, self._layout)
 
     def settle(self) -> None:
         self._kept.settle()
@@ -191,20 +186,6 @@ class WorkerProcesses:
             )
         return Failure(request.client, f"its worker process ended with code {process.exitcode}")
 
-    def _unpack_answer(self, request: Request, content: bytes) -> Answer | Failure:
-        header, packet = _unframe(content)
-        if "interrupted" in header:
-            raise Interrupted(header["interrupted"])
-        if "failure" in header:
-            return Failure(request.client, header["failure"], header["diverged"])
-        kind: type[Message] = Assessment
-        if request.task == "train":
-            kind = self._federation.stage(request.stage).algorithm.types.up
-        try:
-            return Answer(request.client, wire.decode(kind, packet, self._layout))
-        except wire.WireError as error:
-            return Failure(request.client, f"its answer is not what was declared: {error}")
-
 
 def _work(connection: Connection, federation: Federation) -> None:
     """A worker's life: answer requests until the other side is gone."""
@@ -213,61 +194,17 @@ def _work(connection: Connection, federation: Federation) -> None:
     host = ClientHost(federation, durable=False)
     while True:
         try:
-            request = _unpack_request(connection.recv_bytes(), host)
+            request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout)
         except (EOFError, ConnectionResetError):
             return
         try:
-            content = _pack_answer(host.handle(request))
+            content = frames.of_answer(host.handle(request), request)
         except Interrupted as error:
-            content = _frame({"interrupted": str(error)}, Packet({}, {}))
+            content = frames.of_interruption(error)
         try:
             connection.send_bytes(content)
         except (BrokenPipeError, ConnectionResetError):
             return
-
-
-def _pack_request(request: Request) -> bytes:
-    header = {
-        "task": request.task,
-        "stage": request.stage,
-        "round": request.round,
-        "client": request.client.name,
-        "index": request.client.index,
-        "source": request.client.source,
-    }
-    return _frame(header, wire.encode(request.down))
-
-
-def _pack_answer(answer: Answer | Failure) -> bytes:
-    if isinstance(answer, Answer):
-        try:
-            return _frame({}, wire.encode(answer.message))
-        except Exception as error:  # a message that cannot be written is its client's failure alone
-            answer = Failure(answer.client, f"{type(error).__name__}: {error}")
-    return _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
-
-
-def _unpack_request(content: bytes, host: ClientHost) -> Request:
-    header, packet = _unframe(content)
-    kind = host.federation.stage(header["stage"]).algorithm.types.down
-    return Request(
-        header["task"],
-        header["stage"],
-        header["round"],
-        ClientInfo(header["client"], header["index"], header["source"]),
-        wire.decode(kind, packet, host.backbone.layout),
-    )
-
-
-def _frame(header: dict[str, Any], packet: Packet) -> bytes:
-    head = json.dumps(header).encode()
-    return len(head).to_bytes(4, "little") + head + wire.to_bytes(packet)
-
-
-def _unframe(content: bytes) -> tuple[dict[str, Any], Packet]:
-    end = 4 + int.from_bytes(content[:4], "little")
-    header: dict[str, Any] = json.loads(content[4:end])
-    return header, wire.from_bytes(content[end:])
 
 
 def available_cores() -> int:

@@ -1,0 +1,83 @@
+"""The Flower app of a run, generated: what `personae serve` submits, and `flwr run` can submit as well."""
+
+import json
+from pathlib import Path
+
+from personae.deployment.job import Job
+from personae.files import write_text
+
+PACKAGE = "personae_run"
+
+_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "personae-run"
+version = "1.0.0"
+description = "A run of personae. Client and server need personae[flower]; nothing is installed at run time."
+license = "MIT"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "personae"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+out = {out}
+job = {job}
+"""
+
+_SERVER = '''\
+"""The server of a run: the engine, with the grid as its transport."""
+
+from personae.deployment.server import main
+from personae.runtime.flower import server_app
+
+app = server_app(main)
+'''
+
+# One of these processes starts for every request, so it loads nothing but Flower and passes the bytes on.
+_CLIENT = '''\
+"""A client of a run: it hands a request to the desk that `personae join` keeps open, and returns the answer."""
+
+import socket
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.query()
+def work(message: Message, context: Context) -> Message:
+    request = message.content.array_records["frame"]["frame"].data
+    with socket.socket(socket.AF_UNIX) as desk:
+        desk.connect(str(context.node_config["desk"]))
+        for part in (str(context.run_config["job"]).encode(), request):
+            desk.sendall(len(part).to_bytes(8, "little") + part)
+        desk.shutdown(socket.SHUT_WR)
+        with desk.makefile("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            answer = stream.read(size)
+    if not size or len(answer) < size:
+        raise ConnectionError("the desk of this client closed before it answered")
+    record = ArrayRecord({"frame": Array("uint8", (size,), "frame", answer)})
+    return Message(RecordDict({"frame": record}), reply_to=message)
+'''
+
+
+def write_app(folder: Path, job: Job, out: Path) -> None:
+    """The app of this run; at the server, the run is in the folder `out`."""
+    project = _PROJECT.format(package=PACKAGE, out=json.dumps(str(out)), job=json.dumps(job.text()))
+    write_text(folder / "pyproject.toml", project)
+    write_text(folder / PACKAGE / "__init__.py", "")
+    write_text(folder / PACKAGE / "server.py", _SERVER)
+    write_text(folder / PACKAGE / "client.py", _CLIENT)

@@ -1,0 +1,90 @@
+"""Faces of one client in a deployment: how it opens its own, and how an experiment's are dealt into files."""
+
+import csv
+import io
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
+from personae.data.clients import PartitionedFaces
+from personae.errors import DataError
+from personae.experiment.config import Experiment
+from personae.experiment.materials import Materials
+from personae.progress import Progress, silent
+from personae.runtime.federation import ClientFaces
+
+_OWN = "own"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same faces make the same file
+
+
+@dataclass(frozen=True)
+class OwnFaces:
+    """`personae.runtime.federation.Holdings` of a client: its own faces, whatever the server calls it."""
+
+    held: PartitionedFaces
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def newcomers(self) -> frozenset[str]:
+        return frozenset()
+
+    def of(self, client: str) -> ClientFaces:  # noqa: ARG002 - there is but one
+        return replace(self.held.of(_OWN), strangers=None)
+
+
+def own_faces(path: Path, experiment: Experiment, cache: Path | None = None, progress: Progress = silent) -> OwnFaces:
+    """The faces at `path`. They say themselves what they are for (a column `split`), or are divided as planned."""
+    network = experiment.network
+    faces = open_faces(path, height=network.height, width=network.width, cache=cache, progress=progress)
+    if "split" in faces.columns:
+        return OwnFaces(PartitionedFaces(faces, _as_marked(faces, path)))
+    plan = experiment.partition
+    alone = PartitionPlan(
+        by="equal",
+        clients=1,
+        train=plan.train,
+        val=plan.val,
+        test=plan.test,
+        min_images=plan.min_images,
+        drop_small=plan.drop_small,
+    )
+    return OwnFaces(PartitionedFaces(faces, replace(alone.apply(faces, experiment.seed), clients=(_OWN,))))
+
+
+def deal(materials: Materials, folder: Path) -> list[Path]:
+    """Each client's faces of an experiment as a zip to carry to its machine; what it is for is marked in it."""
+    return [_write(materials, name, folder / f"{name}.zip") for name in materials.partition.clients]
+
+
+def _as_marked(faces: FaceSet, path: Path) -> Partition:
+    names = [split.name.lower() for split in Split]
+    unknown = sorted(set(faces.columns["split"].tolist()) - set(names))
+    if unknown:
+        raise DataError(f"{path}: the column split holds {unknown[0]!r}; there are {', '.join(names)}")
+    split = np.array([names.index(name) for name in faces.columns["split"].tolist()], dtype=np.uint8)
+    return Partition((_OWN,), np.zeros(len(faces), dtype=np.int64), split)
+
+
+def _write(materials: Materials, client: str, path: Path) -> Path:
+    faces, partition = materials.private, materials.partition
+    table = io.StringIO(newline="")
+    lines = csv.writer(table, lineterminator="\n")
+    lines.writerow(("path", "identity", "split"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for number, row in enumerate(partition.rows(client).tolist()):
+            name = f"{number:08d}.png"
+            identity = faces.identities[faces.identity[row]]
+            lines.writerow((name, identity, Split(partition.split[row]).name.lower()))
+            image = io.BytesIO()
+            Image.fromarray(faces.images(np.array([row]))[0]).save(image, "PNG")
+            archive.writestr(zipfile.ZipInfo(f"images/{name}", _LONG_AGO), image.getvalue())
+        archive.writestr(zipfile.ZipInfo("labels.csv", _LONG_AGO), table.getvalue())
+    return path

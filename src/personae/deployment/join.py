@@ -1,0 +1,187 @@
+"""A client's side of a run over a network: its desk, and the SuperNode that keeps the connection to the server."""
+
+import fcntl
+import http.client
+import json
+import os
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from personae.deployment.certs import needed, public_key
+from personae.deployment.desk import Desk
+from personae.deployment.faces import own_faces
+from personae.deployment.gate import KEY, KNOWN
+from personae.deployment.job import Job
+from personae.deployment.processes import free_port, program, start, stop
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import SYNTHETIC, Experiment, Source
+from personae.experiment.materials import Materials
+from personae.experiment.run import judge
+from personae.privacy.disclosure import sends, warning
+from personae.progress import Progress, silent
+from personae.runtime.engine import unheard
+from personae.runtime.federation import Assessment, Federation
+from personae.runtime.host import ClientHost
+from personae.runtime.public import SharedFaces
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
+STEADY = 60.0  # a connection that lasted so long was a good one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """What a client brings."""
+
+    data: Path
+    home: Path  # where it keeps what never leaves it
+    public: Path | None = None  # its copy of the public faces, where the experiment has such
+    device: str = "cpu"
+    cache: Path | None = None
+    progress: Progress = silent
+    notify: Callable[[str], None] = unheard
+
+    def host(self, job: Job) -> ClientHost:
+        """All that a run needs here, opened."""
+        experiment = job.parsed()
+        self._tell(experiment)
+        federation = Federation(
+            seed=experiment.seed,
+            recipe=experiment.recipe,
+            network=experiment.network,
+            holdings=own_faces(self.data, experiment, self.cache, self.progress),
+            private=self.home / "runs" / job.run,
+            judge=partial(judge, options=experiment.evaluation),
+            mirror=experiment.evaluation.mirror,
+            source=experiment.partition.source or None,
+            public=self._public(experiment),
+        )
+        return ClientHost(federation, self.device)
+
+    def _public(self, experiment: Experiment) -> SharedFaces | None:
+        source = experiment.data.public
+        if source is None or (source.source != SYNTHETIC and self.public is None) or source.parts is not None:
+            return None
+        if self.public is not None:
+            limits = source.model_dump(include=source.model_fields_set - {"source"})
+            source = Source.model_validate(limits | {"source": str(self.public)})
+        data = experiment.data.model_copy(update={"public": source})
+        materials = Materials(experiment.model_copy(update={"data": data}), progress=self.progress, cache=self.cache)
+        assert materials.public is not None
+        shared = SharedFaces(materials.public.samples(), self.home / "public")
+        shared.clear()
+        return shared
+
+    def _tell(self, experiment: Experiment) -> None:
+        """What this run may let out of here."""
+        for stage in experiment.recipe:
+            if stage.algorithm.federated:
+                kinds = sorted({*sends(stage.algorithm), *Assessment.payloads().values()})
+                self.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {', '.join(kinds)}")
+            if text := warning(stage.algorithm):
+                self.notify(f"stage {stage.name}: {text}")
+
+
+def join(server: str, member: Member, certs: Path) -> None:
+    """Work for a server until told to stop; whatever breaks the connection, it is tried again."""
+    host, port = _address(server)
+    if not member.data.exists():
+        raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
+    authority, key = needed(certs, "ca.crt", "key")
+    command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]
+    command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
+    member.home.mkdir(parents=True, exist_ok=True)
+    lock = _hold(member.home)
+    torch.set_num_threads(1)  # sums depend on it
+    try:
+        with tempfile.TemporaryDirectory(prefix="personae-") as folder:
+            path = Path(folder) / "desk"
+            desk = Desk(path, member.host, member.notify)
+            threading.Thread(target=desk.serve, name="desk", daemon=True).start()
+            obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
+            _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
+    finally:
+        os.close(lock)
+
+
+def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], str | None]) -> None:
+    pause = FIRST_PAUSE
+    with (member.home / "supernode.log").open("ab", buffering=0) as log:
+        while True:
+            began, reason = time.monotonic(), obstacle()
+            if reason is None:
+                reason = _connect(command, member, log)
+            if time.monotonic() - began > STEADY:
+                pause = FIRST_PAUSE
+            member.notify(f"{reason}; the next attempt is in {pause:g} seconds")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _connect(command: list[str], member: Member, log: IO[bytes]) -> str:
+    """For as long as it lasts; gives the reason why it does no longer."""
+    from_here = log.tell()
+    child = start([*command, "--port", str(free_port())], member.home / "flower", log)
+    member.notify("connecting")
+    try:
+        child.wait()
+    finally:
+        stop(child)
+    return f"the connection ended{_last_words(member.home / 'supernode.log', from_here)}"
+
+
+def _last_words(path: Path, start: int) -> str:
+    """What the SuperNode said last, if it was an error."""
+    with path.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    errors = [line.strip() for line in lines if "[code:" in line or "Error" in line or "error" in line]
+    return f" ({errors[-1][:300]})" if errors else ""
+
+
+def _obstacle(host: str, port: int, authority: Path, key: bytes) -> str | None:
+    """Why a connection would be in vain, in words that Flower does not have; None if nothing is known.
+
+    A server with a wrong certificate may be somebody else: it is not tried again.
+    """
+    context = ssl.create_default_context(cafile=str(authority))
+    connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
+    try:
+        connection.request("POST", KNOWN, headers={KEY: key.decode()})
+        if connection.getresponse().status == http.HTTPStatus.UNAUTHORIZED:
+            return "the server does not know this client's key; its public half belongs into the server's clients/"
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"{host}:{port}: the server's certificate is not one of {authority} for this address "
+            f"({error.verify_message}); nothing was sent"
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        return f"{host}:{port} cannot be reached ({error})"
+    finally:
+        connection.close()
+    return None
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--server {server}: write it as HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _hold(home: Path) -> int:
+    lock = os.open(home / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ConfigError(f"{home}: another client works here; choose another --home") from error
+    return lock

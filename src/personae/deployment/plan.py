@@ -1,0 +1,115 @@
+"""What a server has decided about a run, on disk beside it."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from personae.deployment.job import Job
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import Experiment
+from personae.files import write_text
+
+NOTICES = "notices.log"  # of a run over a network: what there is to say, and how it ended
+OUTCOME = "outcome.json"
+WORKING = "working.lock"  # held by the process that is at it
+DEADLINE = 600.0
+WAIT = 3600.0
+MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """How long a server waits, and how things travel."""
+
+    deadline: float = DEADLINE  # seconds that clients have to answer
+    wait: float = WAIT  # seconds for all clients to connect, before the run goes on with those that have
+    coding: str = "exact"
+    max_bytes: int = MAX_BYTES  # what one answer may hold
+    device: str = "cpu"  # of the server's own work
+
+    def __post_init__(self) -> None:
+        if self.deadline <= 0 or self.wait < 0 or self.max_bytes < 1:
+            raise ConfigError("deadline and max_bytes must be positive, and wait not negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run over a network: who takes part, in which order, and under which conditions."""
+
+    clients: tuple[str, ...]
+    job: Job
+    conditions: Conditions
+
+    @classmethod
+    def new(cls, experiment: Experiment, clients: Sequence[str], conditions: Conditions) -> Self:
+        _check(experiment, clients)
+        job = Job.of(uuid.uuid4().hex, experiment, conditions.coding, conditions.max_bytes)
+        job.coder()
+        return cls(clients=tuple(clients), job=job, conditions=conditions)
+
+    @classmethod
+    def read(cls, out: Path) -> Self:
+        path = _file(out)
+        try:
+            content = json.loads(path.read_text())
+            return cls(
+                clients=tuple(content["clients"]),
+                job=Job(**content["job"]),
+                conditions=Conditions(**content["conditions"]),
+            )
+        except FileNotFoundError as error:
+            raise ConfigError(f"{out}: no run over a network was begun here; start it without --resume") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
+
+    def resumed(self, clients: Sequence[str], conditions: Conditions) -> Self:
+        """The same run with the same clients, under conditions that may be others as far as results allow."""
+        if tuple(clients) != self.clients:
+            raise ConfigError(
+                f"this run was begun with the clients {', '.join(self.clients)}; "
+                f"now there are keys of {', '.join(clients)}"
+            )
+        if conditions.coding != self.conditions.coding:
+            raise ConfigError(f"this run was begun with --coding {self.conditions.coding}; go on with that")
+        return replace(self, job=replace(self.job, max_bytes=conditions.max_bytes), conditions=conditions)
+
+    def write(self, out: Path) -> None:
+        content = {"clients": self.clients, "job": asdict(self.job), "conditions": asdict(self.conditions)}
+        write_text(_file(out), json.dumps(content, indent=1) + "\n")
+
+
+def outcome(out: Path) -> dict[str, Any] | None:
+    """How the run ended; None while it goes on."""
+    path = out / OUTCOME
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def newcomers(experiment: Experiment, clients: Sequence[str]) -> frozenset[str]:
+    """As in a partition, the last ones."""
+    return frozenset(clients[len(clients) - experiment.partition.new_clients :])
+
+
+def _check(experiment: Experiment, clients: Sequence[str]) -> None:
+    for stage in experiment.recipe:
+        if stage.algorithm.pools_faces:
+            raise ConfigError(
+                f"stage {stage.name}: {stage.algorithm.name} needs everybody's faces in one place; "
+                "it runs in one process only (personae run), so leave the stage out"
+            )
+    if experiment.partition.new_clients >= len(clients):
+        raise ConfigError(
+            f"partition.new_clients is {experiment.partition.new_clients} of {len(clients)} clients; some must train"
+        )
+    source = experiment.partition.source
+    if source and source not in clients:
+        raise ConfigError(f"partition.source is {source!r}, and no client has a key of that name")
+
+
+def _file(out: Path) -> Path:
+    return out / "deployment.json"

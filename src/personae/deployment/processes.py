@@ -1,0 +1,81 @@
+"""Flower's own programs as children: found, started quietly, and ended with us."""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from personae.errors import ConfigError
+
+# Nothing is reported, looked up or installed by anybody but us.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # a second by default, which every request would wait for
+GRACE = 10.0  # seconds that a child has to end by itself
+
+
+def environment(home: Path) -> dict[str, str]:
+    """For a child of Flower's: its files in `home`, its programs first, no calls home."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, **QUIET, **POLL, "FLWR_HOME": str(home.absolute()), "PATH": path}
+
+
+def program(name: str) -> str:
+    """The full path of one of Flower's programs."""
+    require_flower()
+    found = shutil.which(name, path=environment(Path())["PATH"])
+    if found is None:
+        raise ConfigError(f"{name}: this program of Flower's is not there; pip install 'personae[flower]'")
+    return found
+
+
+def require_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise ConfigError("Flower is not installed here; pip install 'personae[flower]'")
+
+
+def start(command: list[str], home: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A child in a group of its own, that is told to end when this process ends, however it does."""
+    return subprocess.Popen(
+        command,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call into the kernel, nothing that could wait for a lock
+    )
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """End a child and its group: first by asking."""
+    if child.poll() is None:
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,0 +1,235 @@
+"""The server of a run over a network: a SuperLink behind a gate, supervised until the run is done."""
+
+import fcntl
+import json
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from personae.core.acceleration import Acceleration
+from personae.deployment.app import write_app
+from personae.deployment.certs import enrolled, needed
+from personae.deployment.gate import Gate
+from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Conditions, Plan, outcome
+from personae.deployment.processes import environment, free_port, program, start, stop
+from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
+from personae.experiment.config import Experiment
+from personae.experiment.rundir import RunDirectory
+from personae.experiment.rundir import environment as surroundings
+from personae.files import write_text
+from personae.runtime.engine import unheard
+
+STARTING = 120.0  # seconds for a program of Flower's to be there
+ATTEMPTS = 5  # restarts without a completed round in between
+LOOK = 0.5  # seconds between two looks at a run
+
+Notify = Callable[[str], None]
+
+
+def prepare(experiment: Experiment, out: Path, clients: Sequence[str], conditions: Conditions, *, resume: bool) -> None:
+    """The folder of the run with its Flower app, new or as it was left."""
+    config = experiment.resolved()
+    if resume:
+        RunDirectory.reopen(out, config).close()
+        plan = Plan.read(out).resumed(clients, conditions)
+    else:
+        plan = Plan.new(experiment, clients, conditions)
+        where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
+        RunDirectory.create(out, config, experiment.recipe, where).close()
+    plan.write(out)
+    write_app(out / "app", plan.job, out.absolute())
+
+
+def serve(
+    experiment: Experiment,
+    out: Path,
+    certs: Path,
+    *,
+    host: str = "0.0.0.0",
+    port: int = 9093,
+    conditions: Conditions | None = None,
+    resume: bool = False,
+    notify: Notify = unheard,
+) -> None:
+    """Run the experiment over whichever clients connect, and come back when it is done."""
+    program("flower-superlink")
+    needed(certs, "ca.crt", "server.crt", "server.key")
+    keys, conditions = enrolled(certs), conditions or Conditions()
+    prepare(experiment, out, list(keys), conditions, resume=resume)
+    if experiment.evaluation.personalized is not None:
+        notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
+    with Gate(host, port, certs, keys, conditions.max_bytes) as gate:
+        notify(f"waiting at {host}:{port} for {', '.join(keys)}")
+        try:
+            ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
+        finally:
+            traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
+            write_text(out / "traffic.json", json.dumps(traffic, indent=1) + "\n")
+    if ended["code"]:
+        raise _ERRORS.get(ended["code"], PersonaeError)(ended["error"])
+
+
+_ERRORS = {kind.exit_code: kind for kind in (ConfigError, DataError, Diverged, Interrupted, QuorumLost)}
+
+
+def _until_done(out: Path, certs: Path, keys: Mapping[str, Path], gate: Gate, follower: "_Follower") -> dict[str, Any]:
+    """One Flower run after the other, each from the last checkpoint, until one says how the experiment ended."""
+    failed = 0
+    while failed < ATTEMPTS:
+        rounds = follower.rounds
+        _wait_until_free(out)
+        (out / OUTCOME).unlink(missing_ok=True)
+        with _superlink(out, certs) as link:
+            link.enrol(keys)
+            gate.upstream = link.port
+            link.submit(out / "app")
+            ended = follower.follow(link)
+        if ended is not None:
+            return ended
+        failed = failed + 1 if follower.rounds == rounds else 0
+        follower.notify("the server's part of the run ended before its time; it goes on from the last completed round")
+    raise Interrupted(f"the server's part of the run ended {ATTEMPTS} times without a round; see {out / 'flower.log'}")
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A SuperLink on this machine."""
+
+    child: subprocess.Popen[bytes]
+    port: int
+    home: Path
+    log: Path
+
+    def enrol(self, keys: Mapping[str, Path]) -> None:
+        """No others are let in."""
+
+        def one(entry: tuple[str, Path]) -> None:
+            self._tell("supernode", "register", str(entry[1].absolute()), "personae", "--name", entry[0])
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(one, keys.items()))
+
+    def submit(self, app: Path) -> None:
+        self._tell("run", str(app.absolute()), "personae")
+
+    @property
+    def alive(self) -> bool:
+        return self.child.poll() is None
+
+    def _tell(self, *words: str) -> None:
+        done = subprocess.run(
+            [program("flwr"), *words, "--format", "json"],
+            env=environment(self.home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=STARTING,
+            check=False,
+        )
+        if done.returncode or '"success": false' in done.stdout:
+            said = (done.stdout + done.stderr).strip()[-500:]
+            raise ConfigError(f"flwr {' '.join(words[:2])}: {said}; see {self.log}")
+
+
+@contextmanager
+def _superlink(out: Path, certs: Path) -> Iterator[_Link]:
+    authority, certificate, key = (path.absolute() for path in needed(certs, "ca.crt", "server.crt", "server.key"))
+    port, home = free_port(), out / "flower"
+    home.mkdir(exist_ok=True)
+    connection = f'[superlink]\ndefault = "personae"\n\n[superlink.personae]\naddress = "127.0.0.1:{port}"\n'
+    (home / "config.toml").write_text(connection + f"root-certificates = {json.dumps(str(authority))}\n")
+    command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]
+    command += ["--ssl-ca-certfile", str(authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]
+    command += ["--disable-runtime-dependency-installation"]
+    with (out / "flower.log").open("ab") as log:
+        child = start(command, home, log)
+        try:
+            _wait_until_healthy(child, port, authority, out / "flower.log")
+            yield _Link(child, port, home, out / "flower.log")
+        finally:
+            stop(child)
+
+
+def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, authority: Path, log: Path) -> None:
+    context, end = ssl.create_default_context(cafile=str(authority)), time.monotonic() + STARTING
+    while child.poll() is None and time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"https://127.0.0.1:{port}/health", context=context, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise Interrupted(f"the SuperLink did not start; see {log}")
+
+
+def _wait_until_free(out: Path) -> None:
+    """A process of an earlier Flower run ends by itself when its SuperLink is gone."""
+    end = time.monotonic() + STARTING
+    while _is_held(out):
+        if time.monotonic() > end:
+            raise ConfigError(f"{out}: another process is working in this run; wait for it or choose another --out")
+        time.sleep(LOOK)
+
+
+class _Follower:
+    """Watches a run through its folder: what it says, the rounds it completes, and how it ends."""
+
+    def __init__(self, out: Path, notify: Notify) -> None:
+        self._out, self.notify = out, notify
+        self.rounds = _lines(out / "timing.jsonl")
+        self._told = _lines(out / NOTICES)
+
+    def follow(self, link: _Link) -> dict[str, Any] | None:
+        """How the run ended, or None where its process or the SuperLink is gone without a word."""
+        begun, end = False, time.monotonic() + STARTING
+        while link.alive:
+            self._report()
+            if (ended := outcome(self._out)) is not None:
+                self._report()
+                return ended
+            working = _is_held(self._out)
+            if begun and not working and outcome(self._out) is None:
+                return None
+            if not begun and not working and time.monotonic() > end:
+                return None
+            begun |= working
+            time.sleep(LOOK)
+        return outcome(self._out)
+
+    def _report(self) -> None:
+        for entry in _read_from(self._out / "timing.jsonl", self.rounds):
+            self.rounds += 1
+            event = json.loads(entry)
+            self.notify(f"{event['stage']}, round {event['round']}: {event['seconds']:.1f} s")
+        for line in _read_from(self._out / NOTICES, self._told):
+            self._told += 1
+            self.notify(line)
+
+
+def _lines(path: Path) -> int:
+    return len(_read_from(path, 0))
+
+
+def _read_from(path: Path, start: int) -> list[str]:
+    """Whole lines of a file that grows, from the given one on."""
+    if not path.exists():
+        return []
+    return path.read_text(encoding="utf-8").split("\n")[start:-1]
+
+
+def _is_held(out: Path) -> bool:
+    """Whether the server's part of the run is at work; looking does not disturb it."""
+    with (out / WORKING).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

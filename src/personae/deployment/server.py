@@ -1,0 +1,110 @@
+"""The server's side of a run over a network: the engine of every run, with a grid as its transport."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from personae.core.acceleration import Acceleration
+from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
+from personae.errors import PersonaeError
+from personae.experiment.materials import Materials
+from personae.experiment.run import initial_weights, judge
+from personae.experiment.rundir import RunDirectory
+from personae.files import write_text
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.engine import Engine
+from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.flower import Grid, GridTransport
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Faces that are elsewhere: `personae.runtime.federation.Holdings` of a server."""
+
+    clients: tuple[str, ...]
+    newcomers: frozenset[str]
+
+    def of(self, client: str) -> ClientFaces:
+        raise LookupError(f"the faces of {client} are with {client}")
+
+
+def main(grid: Grid, config: Mapping[str, Any]) -> None:
+    """Run, or go on with, the run in the folder `out`, and leave behind how it ended."""
+    out = Path(str(config["out"]))
+    with (out / WORKING).open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _conduct(grid, out)
+
+
+def _conduct(grid: Grid, out: Path) -> None:
+    try:
+        conduct(grid, out)
+    except PersonaeError as error:
+        _leave(out, {"code": error.exit_code, "error": str(error)})
+        raise
+    except Exception as error:
+        _leave(out, {"code": 1, "error": f"{type(error).__name__}: {error}"})
+        raise
+    _leave(out, {"code": 0, "error": ""})
+
+
+def conduct(grid: Grid, out: Path) -> None:
+    plan = Plan.read(out)
+    experiment, conditions, coding = plan.job.parsed(), plan.conditions, plan.job.coder()
+    run = RunDirectory.reopen(out, experiment.resolved())
+    try:
+        materials = Materials(experiment)
+        federation = Federation(
+            seed=experiment.seed,
+            recipe=experiment.recipe,
+            network=experiment.network,
+            holdings=Absent(plan.clients, newcomers(experiment, plan.clients)),
+            private=out / "private",
+            judge=partial(judge, options=experiment.evaluation),
+            mirror=experiment.evaluation.mirror,
+            source=experiment.partition.source or None,
+        )
+        layout = federation.backbone().layout
+        transport = GridTransport(
+            federation, grid, deadline=conditions.deadline, coding=coding, max_bytes=conditions.max_bytes
+        )
+        notify = partial(_notify, out)
+        for name in transport.gather(plan.clients, conditions.wait):
+            notify(f"{name} has not connected; the run goes on without it until it does")
+        Engine(
+            federation=federation,
+            transport=transport,
+            checkpoints=Checkpoints(out / "checkpoints", _digest(plan, materials), experiment.recipe, layout),
+            journal=run,
+            scratch=out / "scratch",
+            initial=initial_weights(experiment, layout),
+            public=materials.public.samples() if materials.public else None,
+            benchmarks=materials.heldout_benchmarks(),
+            firewall=experiment.firewall,
+            coding=coding,
+            device=conditions.device,
+            threads=experiment.threads,
+            notify=notify,
+        ).run()
+    finally:
+        run.close()
+
+
+def _digest(plan: Plan, materials: Materials) -> str:
+    """Of everything that determines the result and that the server knows."""
+    parts = [materials.digest(Acceleration(), private=False), plan.job.run, *plan.clients, plan.job.coding]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _leave(out: Path, content: dict[str, Any]) -> None:
+    write_text(out / OUTCOME, json.dumps(content) + "\n")
+
+
+def _notify(out: Path, line: str) -> None:
+    with (out / NOTICES).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")

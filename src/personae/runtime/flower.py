@@ -1,0 +1,177 @@
+"""Clients on other machines, reached through Flower. No other file imports it."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, Full, Queue, SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from personae.errors import Interrupted
+from personae.runtime import frames
+from personae.runtime.coding import EXACT, Coding
+from personae.runtime.federation import Federation
+from personae.runtime.transport import Answer, Failure, Request
+
+FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
+FETCHERS = 8  # answers fetched at a time: they lie in memory together
+LONGEST_REASON = 500  # characters that a client may say about its failure
+
+__all__ = ["Grid", "GridTransport", "server_app"]
+
+Main = Callable[[Grid, Mapping[str, Any]], None]
+
+
+def server_app(main: Main) -> ServerApp:
+    """A ServerApp that runs `main` with the grid and the configuration of the run."""
+    app = ServerApp()
+
+    @app.main()
+    def run(grid: Grid, context: Context) -> None:
+        main(grid, context.run_config)
+
+    return app
+
+
+def message_to(node: int, content: bytes, patience: float) -> Message:
+    """Bytes for a node, in an array, which Flower sends in chunks; nobody gets it after its time."""
+    return Message(wrapped(content), node, MessageType.QUERY, ttl=patience)
+
+
+def wrapped(content: bytes) -> RecordDict:
+    return RecordDict({FRAME: ArrayRecord({FRAME: Array("uint8", (len(content),), FRAME, content)})})
+
+
+def unwrapped(record: RecordDict) -> bytes:
+    """The bytes in a message; KeyError or TypeError where it is none of ours."""
+    content = record.array_records[FRAME][FRAME].data
+    if not isinstance(content, bytes):
+        raise TypeError("its answer holds no bytes")
+    return content
+
+
+class GridTransport:
+    """The clients that a grid reaches, by the names under which the SuperLink knows their keys.
+
+    An exchange ends after `deadline` seconds at the latest: who has not answered by then has failed, and what comes
+    later is never fetched. Clients write down what they keep before they answer, so there is nothing to settle.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        grid: Grid,
+        *,
+        deadline: float,
+        coding: Coding = EXACT,
+        max_bytes: int = 1 << 30,
+        poll: float = 0.5,
+    ) -> None:
+        self._federation, self._grid, self._coding = federation, grid, coding
+        self._deadline, self._max_bytes, self._poll = deadline, max_bytes, poll
+        self._layout = federation.backbone().layout
+
+    def connected(self) -> dict[str, int]:
+        """Name -> node of the clients that are there now."""
+        return {node.name: node.node_id for node in self._grid.get_nodes()}
+
+    def gather(self, clients: Iterable[str], patience: float) -> list[str]:
+        """Wait for these clients, for so many seconds; gives those that did not come."""
+        expected, end = list(clients), time.monotonic() + patience
+        while True:
+            there = self.connected()
+            missing = [name for name in expected if name not in there]
+            if not missing or time.monotonic() >= end:
+                return missing
+            time.sleep(self._poll)
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        nodes, waiting = self.connected(), dict[str, Request]()
+        for request in requests:
+            if request.client.name not in nodes:
+                yield Failure(request.client, "it is not connected")
+                continue
+            message = message_to(nodes[request.client.name], frames.of_request(request, self._coding), self._deadline)
+            accepted = [number for number in self._grid.push_messages([message]) if number]
+            if not accepted:
+                yield Failure(request.client, "the SuperLink took no message for it")
+            waiting |= dict.fromkeys(accepted, request)
+        for reply in self._replies(list(waiting)):
+            asked = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if asked is not None:
+                yield self._answer(asked, reply)
+        for request in waiting.values():
+            yield Failure(request.client, f"it did not answer within {self._deadline:g} seconds")
+
+    def settle(self) -> None:
+        """Clients on other machines have settled what they keep before they answer."""
+
+    def close(self) -> None:
+        """The grid belongs to whoever opened it."""
+
+    def _replies(self, asked: Sequence[str]) -> Iterator[Message]:
+        """As they come, until the deadline. A client that stops half-way through its answer holds up one thread alone:
+        Flower waits minutes for the rest of it.
+        """
+        end = time.monotonic() + self._deadline
+        turns, arrived, over = SimpleQueue[str](), Queue[Message | Exception](1), Event()
+        for number in asked:
+            turns.put(number)
+        threads = min(FETCHERS, len(asked))
+        pause = self._poll * threads / max(1, len(asked))
+        for _ in range(threads):
+            Thread(target=_fetch, args=(self._grid, turns, arrived, over, pause), daemon=True).start()
+        try:
+            for _ in asked:
+                found = arrived.get(timeout=max(0.0, end - time.monotonic()))
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+        except Empty:
+            return
+        finally:
+            over.set()
+
+    def _answer(self, request: Request, reply: Message) -> Answer | Failure:
+        if reply.has_error():
+            return Failure(request.client, _line(f"Flower says: {reply.error.reason}"))
+        try:
+            content = unwrapped(reply.content)
+            if len(content) > self._max_bytes:
+                raise ValueError(f"it holds {len(content):,} bytes, and {self._max_bytes:,} are allowed")
+            answer = frames.to_answer(content, request, self._federation, self._layout, self._coding)
+        except Interrupted as error:  # a client whose disk is full, say: that is no reason to stop here
+            return Failure(request.client, _line(str(error)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return Failure(request.client, _line(f"its answer cannot be read: {error}"))
+        if isinstance(answer, Failure):
+            return Failure(request.client, _line(str(answer.reason)), answer.diverged is True)
+        return answer
+
+
+def _fetch(grid: Grid, turns: SimpleQueue[str], arrived: Queue[Message | Exception], over: Event, pause: float) -> None:
+    """Ask for one message after the other, again and again, until each has come or nobody waits any more."""
+    found: list[Message | Exception]
+    while not over.is_set():
+        try:
+            number = turns.get_nowait()
+        except Empty:
+            return
+        try:
+            found = list(grid.pull_messages([number]))
+        except Exception as error:  # it is for the main thread to raise
+            found = [error]
+        if not found:
+            over.wait(pause)
+            turns.put(number)
+        while found and not over.is_set():
+            with suppress(Full):
+                arrived.put(found[0], timeout=1)
+                found.pop(0)
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())[:LONGEST_REASON]

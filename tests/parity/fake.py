@@ -1,0 +1,112 @@
+"""A grid that needs no network, and the client of a generated app, loaded as Flower would."""
+
+import importlib.util
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from personae.deployment.app import PACKAGE
+from toys import NAMES
+
+
+class FakeGrid(Grid):
+    """Hands messages to a ClientApp at once, in the order in which they are fetched; knows nothing of networks."""
+
+    def __init__(self, app: Any, desk: Path, job: str, names: Iterable[str] = NAMES) -> None:
+        self.nodes = {name: 100 + index for index, name in enumerate(names)}
+        self.app, self.desk, self.job = app, desk, job
+        self.sent: dict[str, Message] = {}
+        self.mute: set[int] = set()  # nodes that never answer
+        self.crossed = {"down": 0, "up": 0}
+        self.half: set[int] = set()  # nodes that stop in the middle of their answer
+        self.lock = threading.Lock()
+        self.pulls = 0
+        self.patience = threading.Event()
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes.values())
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=number, name=name) for name, number in self.nodes.items()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        numbers = []
+        for message in messages:
+            number = message.object_id
+            message.metadata.__dict__["_message_id"] = number
+            self.crossed["down"] += _size(message)
+            self.sent[number] = message
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = []
+        self.pulls += 1
+        for number in sorted(message_ids):  # an order that has nothing to do with that of the clients
+            message = self.sent[number]
+            if message.metadata.dst_node_id in self.half:
+                self.patience.wait(60)  # a SuperLink would wait for minutes
+            if message.metadata.dst_node_id in self.mute | self.half:
+                continue
+            with self.lock:
+                reply = self.reply(self.sent.pop(number))
+                self.crossed["up"] += _size(reply)
+            replies.append(reply)
+        return replies
+
+    def reply(self, message: Message) -> Message:
+        context = Context(
+            run_id=1,
+            node_id=message.metadata.dst_node_id,
+            node_config={"desk": str(self.desk_of(message.metadata.dst_node_id))},
+            state=RecordDict(),
+            run_config={"job": self.job},
+        )
+        try:
+            return self.app(message=message, context=context)
+        except Exception as error:
+            return Message(Error(code=2, reason=str(error)), reply_to=message)
+
+    def desk_of(self, node: int) -> Path:
+        return self.desk
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        raise NotImplementedError
+
+
+def _size(message: Message) -> int:
+    if not message.has_content():
+        return 0
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+@pytest.fixture(autouse=True)
+def as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+
+
+def generated(folder: Path) -> ModuleType:
+    """The client of a generated app, loaded as Flower would."""
+    spec = importlib.util.spec_from_file_location("client", folder / PACKAGE / "client.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

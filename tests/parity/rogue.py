@@ -1,0 +1,34 @@
+"""`personae` with a client that spoils its answers: not finite in the first round, misshapen, then far too large."""
+
+import os
+from typing import Any
+
+import torch
+
+from personae.cli import main
+from personae.core import wire
+from personae.deployment import desk
+from personae.runtime import frames
+
+honest = frames.of_answer
+
+
+def spoiled(answer: Any, request: Any, *coding: Any) -> bytes:
+    content = honest(answer, request, *coding)
+    if request.task != "train" or request.round > 3:
+        return content
+    if request.round == 3:
+        return content + os.urandom(8 << 20)
+    end = 4 + int.from_bytes(content[:4], "little")
+    packet = wire.from_bytes(content[end:])
+    name = next(name for name, array in packet.arrays.items() if array.ndim > 1)
+    if request.round == 1:
+        packet.arrays[name] = torch.full_like(packet.arrays[name], float("nan"))
+    else:
+        packet.arrays[name] = packet.arrays[name].flatten()
+    return content[:end] + wire.to_bytes(packet)
+
+
+frames.of_answer = spoiled
+desk._AtWork._allowed = lambda self, answer, request, coding: answer
+main()

@@ -1,0 +1,277 @@
+"""The same run in one process and through Flower's messages, with a grid that needs no network."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
+from flwr.app import Message
+
+from personae.algorithms import ALGORITHMS, FedPE
+from personae.algorithms.carrying import Carry
+from personae.core import wire
+from personae.core.algorithm import ClientInfo
+from personae.core.payload import ModelState
+from personae.deployment.app import write_app
+from personae.deployment.desk import Desk
+from personae.deployment.job import Job
+from personae.errors import QuorumLost
+from personae.runtime.coding import CODINGS
+from personae.runtime.flower import GridTransport, unwrapped, wrapped
+from personae.runtime.host import ClientHost
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.transport import Answer, Failure, Request
+from toys import NAMES, TRAINING, Dropping, Rehearsal, TinyPlan, Troubled, quickly, stage_of
+
+
+@pytest.fixture
+def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Makes grids whose clients are all at one desk, with the toys of a rehearsal."""
+    desks = []
+
+    def make(run: Rehearsal, coding: str = "exact", max_bytes: int = 1 << 30) -> FakeGrid:
+        job = Job("toys", {}, coding, max_bytes)
+        write_app(tmp_path / "app", job, tmp_path / "out")
+        path = tmp_path_factory.mktemp("desk") / "socket"
+        desk = Desk(path, lambda job: ClientHost(run.federation), run.notices.append)
+        thread = threading.Thread(target=desk.serve)
+        thread.start()
+        desks.append((desk, thread))
+        return FakeGrid(generated(tmp_path / "app").app, path, job.text())
+
+    yield make
+    for desk, thread in desks:
+        desk.close()
+        thread.join()
+
+
+def records(run: Rehearsal) -> tuple[Any, ...]:
+    books = run.notebook.books
+    return run.files(), books["metrics"], books["ledger"]
+
+
+def rehearse(folder: Path, name: str) -> Rehearsal:
+    stage = stage_of(quickly(ALGORITHMS[name]()), evaluate_every=1)
+    return Rehearsal(folder, (stage,), source=NAMES[0])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_ends_in_the_same_bits(name: str, tmp_path: Path, grids: Any) -> None:
+    here, there = rehearse(tmp_path / "here", name).run(), rehearse(tmp_path / "there", name)
+    grid = grids(there)
+    there.run(GridTransport(there.federation, grid, deadline=60, poll=0.01))
+    assert records(there) == records(here)
+    assert not there.notices or all("as" in notice for notice in there.notices)
+
+
+@pytest.mark.parametrize(
+    "carry",
+    [Carry(control_variates=True), Carry(momentum="client"), Carry(momentum="server"), Carry(batch_norm="all")],
+    ids=str,
+)
+def test_what_clients_carry_travels_or_stays_as_in_one_process(carry: Carry, tmp_path: Path, grids: Any) -> None:
+    recipe = (stage_of(carry.around(quickly(FedPE())), evaluate_every=1),)
+    here, there = Rehearsal(tmp_path / "here", recipe).run(), Rehearsal(tmp_path / "there", recipe)
+    there.run(over(there, grids(there)))
+    assert records(there) == records(here)
+
+
+# ------------------------------------------------------------------------------------------------ what can go wrong
+
+
+def troubled(folder: Path, *trouble: tuple[str, str], quorum: float = 0.25, **options: Any) -> Rehearsal:
+    stage = stage_of(Troubled(training=TRAINING, trouble=trouble, **options), quorum=quorum)
+    return Rehearsal(folder, (stage,))
+
+
+def model(run: Rehearsal) -> ModelState:
+    return run.federation.backbone().state()
+
+
+def over(run: Rehearsal, grid: FakeGrid, **options: Any) -> GridTransport:
+    return GridTransport(run.federation, grid, **{"deadline": 60, "poll": 0.01, **options})
+
+
+def test_bad_clients_fail_as_they_do_in_one_process(tmp_path: Path, grids: Any) -> None:
+    """Exceptions, values that are not finite, messages that cannot be written, and far too long updates."""
+    trouble = (("ann", "raises"), ("bob", "nan"), ("eve", "short model"))
+    here, there = (troubled(tmp_path / name, *trouble) for name in ("here", "there"))
+    here.run()
+    there.run(over(there, grids(there)))
+    assert records(there) == records(here)
+    (event, _) = there.notebook.rounds()
+    assert sorted(event["failed"]) == ["ann", "eve"]
+    assert event["rejected"] == {"bob": "ModelState holds values that are not finite"}
+
+
+class Tampering(FakeGrid):
+    """One client answers with other bytes than its desk gave it."""
+
+    def __init__(self, inner: FakeGrid, name: str, spoil: Callable[[bytes], bytes]) -> None:
+        super().__init__(inner.app, inner.desk, inner.job)
+        self.name, self.spoil = name, spoil
+
+    def reply(self, message: Message) -> Message:
+        reply = super().reply(message)
+        if message.metadata.dst_node_id != self.nodes[self.name]:
+            return reply
+        return Message(wrapped(self.spoil(unwrapped(reply.content))), reply_to=message)
+
+
+def reshaped(content: bytes) -> bytes:
+    """The same answer with one array of another shape."""
+    end = 4 + int.from_bytes(content[:4], "little")
+    packet = wire.from_bytes(content[end:])
+    if "model/0.weight" in packet.arrays:  # figures have none
+        packet.arrays["model/0.weight"] = packet.arrays["model/0.weight"].flatten()
+    return content[:end] + wire.to_bytes(packet)
+
+
+def headed(header: object) -> bytes:
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(4, "little") + head + wire.to_bytes(wire.Packet({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (reshaped, "its answer is not what was declared: model: 0.weight has shape"),
+        (lambda content: content[:-5], "its answer cannot be read"),
+        (lambda content: b"", "its answer cannot be read"),
+        (lambda content: b"\xff" * 100, "its answer cannot be read"),
+        (lambda content: b"[" * 100_000, "its answer cannot be read"),
+        (lambda content: content + bytes(1 << 20), "its answer cannot be read: it holds"),
+        (lambda content: headed([1]), "its answer is not what was declared"),
+        (lambda content: headed({"failure": 7}), "its answer cannot be read"),
+        (lambda content: headed({"failure": "x" * 10_000, "diverged": "no"}), "xxx"),
+        (lambda content: headed({"interrupted": "stop everything"}), "stop everything"),
+    ],
+)
+def test_what_cannot_be_an_answer_fails_its_client_alone(
+    spoil: Callable[[bytes], bytes], reason: str, tmp_path: Path, grids: Any
+) -> None:
+    run = troubled(tmp_path / "run")
+    grid = Tampering(grids(run), "bob", spoil)
+    run.run(over(run, grid, max_bytes=1 << 20))
+    for event in run.notebook.rounds():
+        assert list(event["failed"]) == ["bob"]
+        assert event["failed"]["bob"].startswith(reason)
+        assert len(event["failed"]["bob"]) <= 500
+    lost = troubled(tmp_path / "lost")
+    lost.run(Dropping(SameProcess(lost.federation), "bob"))
+    assert torch.equal(run.final(), lost.final())
+
+
+def test_a_client_does_not_send_what_the_server_does_not_take(tmp_path: Path, grids: Any) -> None:
+    run = troubled(tmp_path / "run")
+    with pytest.raises(QuorumLost, match=r"its answer holds .* bytes, and the server takes 1,000"):
+        run.run(over(run, grids(run, max_bytes=1000)))
+
+
+def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_path: Path, grids: Any) -> None:
+    run = troubled(tmp_path / "run")
+    grid = grids(run)
+    grid.mute = {grid.nodes["eve"]}
+    began = time.monotonic()
+    requests = [
+        Request("train", run.recipe[0].name, 1, ClientInfo(name, index), FedPE.types.down(model=model(run)))
+        for index, name in enumerate(NAMES)
+    ]
+    transport = over(run, grid, deadline=3)
+    answers = {answer.client.name: answer for answer in transport.exchange(requests)}
+    assert 3 <= time.monotonic() - began < 15
+    assert answers["eve"] == Failure(ClientInfo("eve", 2), "it did not answer within 3 seconds")
+    assert {name for name, answer in answers.items() if isinstance(answer, Answer)} == {"ann", "bob", "zoe"}
+    # Nobody asks for it any more.
+    time.sleep(0.1)
+    pulls = grid.pulls
+    time.sleep(0.2)
+    assert grid.pulls == pulls
+    # Whoever stops half-way through its answer does not hold up the others either.
+    grid.mute, grid.half = set(), {grid.nodes["ann"]}
+    again = {answer.client.name: answer for answer in transport.exchange([replace(each, round=3) for each in requests])}
+    assert [name for name, answer in again.items() if isinstance(answer, Failure)] == ["ann"]
+    grid.half = set()
+    # Its late answer to the first request is never taken for one to the second.
+    late = set(grid.sent)
+    grid.mute = set()
+    (answer,) = transport.exchange([replace(requests[2], round=2)])
+    assert isinstance(answer, Answer)
+    assert set(grid.sent) == late
+    grid.patience.set()
+
+
+def test_who_is_not_connected_fails_at_once_and_is_waited_for_at_the_beginning(tmp_path: Path, grids: Any) -> None:
+    run = troubled(tmp_path / "run")
+    grid = grids(run)
+    node = grid.nodes.pop("zoe")
+    transport = over(run, grid)
+    assert transport.gather(NAMES, 0.1) == ["zoe"]
+    run.run(transport)
+    assert [event["failed"] for event in run.notebook.rounds()] == [{"zoe": "it is not connected"}] * 2
+    threading.Timer(0.2, lambda: grid.nodes.update(zoe=node)).start()
+    assert transport.gather(NAMES, 30) == []
+
+
+def test_a_desk_that_is_gone_and_a_superlink_that_refuses_are_failures(tmp_path: Path, grids: Any) -> None:
+    run = troubled(tmp_path / "run")
+    grid = grids(run)
+    grid.desk = tmp_path / "nobody"
+    with pytest.raises(QuorumLost, match=r"Flower says: .*No such file"):
+        run.run(over(run, grid))
+    grid.push_messages = lambda messages: [None]
+    with pytest.raises(QuorumLost, match="the SuperLink took no message for it"):
+        run.run(over(run, grid))
+
+
+def test_a_job_that_makes_no_sense_is_refused_by_the_desk_and_the_desk_goes_on(tmp_path: Path, grids: Any) -> None:
+    run = troubled(tmp_path / "run")
+    grid = grids(run)
+    good = grid.job
+    for bad in (
+        "",
+        "[]",
+        "{}",
+        '{"run": "../../etc", "experiment": {}}',
+        '{"run": "x", "experiment": {}, "coding": "z"}',
+    ):
+        grid.job = bad
+        with pytest.raises(QuorumLost, match=r"not understood|no coding"):
+            run.run(over(run, grid))
+    grid.job = good
+    run.run(over(run, grid))
+
+
+# ------------------------------------------------------------------------------------------------- what travels how
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_bytes_in_the_ledger_are_those_that_crossed(coding: str, tmp_path: Path, grids: Any) -> None:
+    run = Rehearsal(tmp_path / "run", (stage_of(quickly(FedPE())),), network=TinyPlan(embedding=512))
+    grid = grids(run, coding)
+    replace(run.engine(over(run, grid, coding=CODINGS[coding])), coding=CODINGS[coding]).run()
+    for direction, crossed in grid.crossed.items():
+        told = sum(entry["bytes"] for entry in run.notebook.books["ledger"] if entry["direction"] == direction)
+        messages = 4 * 3  # two rounds and an assessment
+        assert 0 <= crossed - told <= 1600 * messages, direction
+    halves = {"exact": (4, 4), "fp16": (2, 2), "bf16": (2, 2), "delta-fp16": (4, 2), "delta-bf16": (4, 2)}
+    size = run.federation.backbone().layout.size
+    first = {entry["direction"]: entry["bytes"] for entry in run.notebook.books["ledger"][:2]}
+    assert (first["down"], first["up"]) == tuple(width * size for width in halves[coding])
+
+
+@pytest.mark.parametrize("coding", ["fp16", "delta-fp16", "delta-bf16"])
+def test_a_rounded_round_ends_near_the_exact_one(coding: str, tmp_path: Path, grids: Any) -> None:
+    """How near depends on the training; that rounding itself keeps to its bound is shown in test_coding."""
+    here, there = (Rehearsal(tmp_path / name, (stage_of(quickly(FedPE()), rounds=1),)) for name in ("here", "there"))
+    here.run()
+    there.run(over(there, grids(there, coding), coding=CODINGS[coding]))
+    start = here.federation.backbone().state().flat
+    moved, apart = torch.dist(here.final(), start), torch.dist(here.final(), there.final())
+    assert 0 < apart / moved < 0.05

@@ -1,0 +1,173 @@
+"""A SuperLink and three SuperNodes as processes of their own, with TLS and keys: the same bits as in one process."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from lab import PERSONAE, Lab, lab
+
+from personae.algorithms import ALGORITHMS
+from personae.deployment.certs import make_certificates
+
+EXPERIMENT = """
+name = "tiny"
+seed = 3
+
+[network]
+name = "small"
+embedding = 8
+height = 32
+width = 32
+
+[data.private]
+identities = 6
+images = 6
+
+[partition]
+by = "equal"
+clients = 3
+
+[[stages]]
+name = "federate"
+rounds = 2
+
+[stages.algorithm]
+name = "fedpe"
+training = { batch_size = 8, iterations = 2 }
+"""
+
+
+FLOWER = {"flower-superlink", "flower-superexec", "flower-supernode", "flwr", "flwr-serverapp", "flwr-clientapp"}
+
+
+def test_a_run_over_a_network_ends_in_the_same_bits_and_calls_nobody_else(tmp_path: Path) -> None:
+    with lab(tmp_path / "lab", EXPERIMENT) as here:
+        here.serve("--deadline", "120")
+        for client in here.clients:
+            here.join(client)
+        alone = here.alone()
+        here.done()
+        here.assert_same(alone, *here.clients)
+        assert_bytes_are_told(here)
+        calls = [ast.literal_eval(line) for line in (here.folder / "calls.log").read_text().splitlines()]
+    assert_only_loopback(calls)
+
+
+def assert_bytes_are_told(here: Lab) -> None:
+    """What crossed is what the ledger says, and at most a twentieth more: names of arrays, Flower's calls."""
+    crossed = json.loads((here.out / "traffic.json").read_text())
+    for client in here.clients:
+        for direction, size in crossed[client].items():
+            entries = [entry for entry in here.records("ledger") if entry["client"] == client]
+            told = sum(entry["bytes"] for entry in entries if entry["direction"] == direction)
+            assert told < size < 1.05 * told, (client, direction)
+
+
+def assert_only_loopback(calls: list[object]) -> None:
+    started = {address[1] for address in calls if isinstance(address, tuple) and address[0] == "starts"}
+    hosts = {address[0] for address in calls if isinstance(address, tuple) and address[0] != "starts"}
+    assert hosts <= {"127.0.0.1", "::1"}
+    assert hosts
+    assert started <= {*FLOWER, "uname", "file"}  # and no installer
+
+
+# ------------------------------------------------------------------------------------------------------------- slow
+
+SETTINGS = {
+    "unsupervised": 'name = "unsupervised", strength = 0.0, training = { batch_size = 4, iterations = 2 }',
+    "cluster": 'name = "cluster", clustering = { name = "k-means", clusters = 2 }',
+    "hf_maml": 'name = "hf_maml", meta = { batch_size = 4, iterations = 2 }',
+    "hf_maml_global": 'name = "hf_maml_global", meta = { batch_size = 4, iterations = 2 }',
+}
+
+
+def every_algorithm() -> str:
+    """A stage for each algorithm that needs nobody's faces but the client's own and public ones."""
+    lines = [EXPERIMENT[: EXPERIMENT.index("[[stages]]")], "[data.public]\nfirst = 100\nidentities = 4\nimages = 4\n"]
+    after = {"unsupervised": "cluster", "tune": "hf_maml"}
+    for name, kind in ALGORITHMS.items():
+        if not kind.pools_faces:
+            usual = f'name = "{name}", training = {{ batch_size = 4, iterations = 2 }}'
+            before = "" if name == "pretrain" else f'after = "{after.get(name, "pretrain")}"\n'
+            rounds = 1 if name in ("pretrain", "cluster", "tune") else 2
+            algorithm = f"algorithm = {{ {SETTINGS.get(name, usual)} }}"
+            lines.append(f'[[stages]]\nname = "{name}"\n{before}rounds = {rounds}\n{algorithm}\n')
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_every_algorithm_over_a_network(tmp_path: Path) -> None:
+    with lab(tmp_path / "lab", every_algorithm()) as here:
+        here.serve("--deadline", "240")
+        for client in here.clients:
+            here.join(client)
+        alone = here.alone()
+        here.done(3600)
+        here.assert_same(alone, *here.clients)
+        assert len(list((here.out / "models").iterdir())) == 13
+
+
+LONGER = EXPERIMENT.replace("iterations = 2", "iterations = 200").replace("rounds = 2", "rounds = 3")
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_is_missed_until_it_is_back(tmp_path: Path) -> None:
+    with lab(tmp_path / "lab", LONGER.replace("rounds = 3", "rounds = 7")) as here:
+        here.serve("--deadline", "30")
+        for client in here.clients:
+            here.join(client)
+        here.wait_for("work in the first round", lambda: "round 1: train as client-002" in here.log("client-002"))
+        here.kill("client-002")
+        here.join("client-002")  # Flower lets it in when its old connection has been silent for a minute
+        here.done()
+        failed = [event["failed"] for event in here.records("metrics") if event["event"] == "round"]
+        assert failed[0] == {"client-002": "it did not answer within 30 seconds"}
+        assert failed[-1] == {}
+        alone = here.alone(lost={("client-002", number) for number, names in enumerate(failed, 1) if names})
+        models = [(out / "models" / "federate.safetensors").read_bytes() for out in (here.out, alone)]
+        assert models[0] == models[1]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    with lab(tmp_path / "lab", LONGER) as here:
+        here.serve("--deadline", "120")
+        for client in here.clients:
+            here.join(client)
+        here.wait_for("work in the second round", lambda: "round 2: train as" in here.log("client-001"))
+        here.kill("serve")
+        assert len(here.records("timing")) <= 1
+        here.serve("--deadline", "120", "--resume")
+        # Then only its SuperLink, which it starts again by itself.
+        here.wait_for("work in the third round", lambda: "round 3: train as" in here.log("client-001"))
+        here.kill_superlink()
+        here.done()
+        assert "ended before its time; it goes on" in here.log("serve")
+        here.assert_same(here.alone(), *here.clients)
+
+
+@pytest.mark.slow
+def test_spoiled_answers_and_unknown_keys_change_nothing_for_the_others(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("rounds = 2", "rounds = 4")
+    with lab(tmp_path / "lab", text) as here:
+        certs = here.folder / "certs"
+        make_certificates(certs, (), ["stranger"])
+        (certs / "server" / "clients" / "stranger.pub").unlink()
+        here.serve("--deadline", "60", "--largest", "2")
+        here.join("client-000")
+        here.join("client-001")
+        here.join("client-002", program=[sys.executable, str(Path(__file__).with_name("rogue.py"))])
+        here.start("stranger", [*PERSONAE, *here.joining("client-000", "stranger")])
+        here.done()
+        events = [event for event in here.records("metrics") if event["event"] == "round"]
+        assert events[0]["rejected"] == {"client-002": "ModelState holds values that are not finite"}
+        assert "is not what was declared" in events[1]["failed"]["client-002"]
+        assert list(events[2]["failed"]) == ["client-002"]
+        assert (events[3]["rejected"], events[3]["failed"]) == ({}, {})
+        assert json.loads((here.out / "traffic.json").read_text()).keys() == set(here.clients)
+        alone = here.alone(spoiled={("client-002", number) for number in (1, 2, 3)})
+        models = [(out / "models" / "federate.safetensors").read_bytes() for out in (here.out, alone)]
+        assert models[0] == models[1]
+        assert "the server does not know this client's key" in here.log("stranger")

@@ -1,0 +1,149 @@
+"""The server of a deployment and clients with their own faces, in one process: all but Flower's own programs."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
+
+from personae.deployment.desk import Desk
+from personae.deployment.faces import deal
+from personae.deployment.join import Member
+from personae.deployment.plan import NOTICES, Conditions, Plan, outcome
+from personae.deployment.serve import prepare
+from personae.deployment.server import main
+from personae.errors import QuorumLost
+from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.materials import Materials
+from personae.experiment.run import conduct
+
+EXPERIMENT = {
+    "name": "tiny",
+    "seed": 4,
+    "network": {"name": "small", "embedding": 8, "height": 32, "width": 32},
+    "data": {
+        "public": {"first": 50, "identities": 4, "images": 4},
+        "private": {"identities": 6, "images": 6},
+        "heldout": {"first": 90, "identities": 6, "images": 4},
+    },
+    "partition": {"by": "equal", "clients": 3, "new_clients": 1},
+    "evaluation": {"folds": 2, "pairs_per_fold": 4},
+    "stages": [
+        {
+            "name": "pretrain",
+            "rounds": 1,
+            "algorithm": {"name": "pretrain", "training": {"batch_size": 8, "iterations": 2}},
+        },
+        {
+            "name": "federate",
+            "rounds": 3,
+            "algorithm": {"name": "fedfr", "training": {"batch_size": 8, "iterations": 2}},
+        },
+        {
+            "name": "adapt",
+            "rounds": 1,
+            "algorithm": {"name": "adapt", "training": {"batch_size": 8, "iterations": 2}},
+        },
+    ],
+}
+
+
+class Everyone(FakeGrid):
+    """Each client has a desk of its own, and the connection breaks after so many messages."""
+
+    def __init__(self, app: Any, job: str, desks: dict[str, Path], breaks_after: int | None = None) -> None:
+        super().__init__(app, Path(), job, desks)
+        self._desks, self.left = desks, breaks_after
+
+    def desk_of(self, node: int) -> Path:
+        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
+
+    def push_messages(self, messages: Any) -> list[str]:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("the SuperLink is gone")
+        return super().push_messages(messages)
+
+
+@contextmanager
+def clients(folder: Path, dealt: list[Path], sockets: Path) -> Iterator[dict[str, Path]]:
+    """Members with their own faces and homes."""
+    desks, threads = [], []
+    places = {}
+    for path in dealt:
+        member = Member(data=path, home=folder / path.stem, cache=folder / "cache")
+        places[path.stem] = sockets / path.stem
+        desks.append(Desk(places[path.stem], member.host, member.notify))
+        threads.append(threading.Thread(target=desks[-1].serve))
+        threads[-1].start()
+    try:
+        yield places
+    finally:
+        for desk, thread in zip(desks, threads, strict=True):
+            desk.close()
+            thread.join()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    return parse_experiment(EXPERIMENT, "test")
+
+
+def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
+    experiment: Experiment, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    materials = Materials(experiment, cache=tmp_path / "cache")
+    dealt = deal(materials, tmp_path / "dealt")
+    names = [path.stem for path in dealt]
+    conduct(experiment, tmp_path / "alone", cache=tmp_path / "cache")
+    out = tmp_path / "out"
+    prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
+    job, app = Plan.read(out).job.text(), generated(out / "app").app
+    for breaks_after in (1, 4, 6, 9, None):  # in the assessment, in the first, the second and the third round
+        with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:  # all are new, too
+            grid = Everyone(app, job, desks, breaks_after)
+            if breaks_after is None:
+                main(grid, {"out": str(out)})
+                assert outcome(out) == {"code": 0, "error": ""}
+            else:
+                with pytest.raises(ConnectionError):
+                    main(grid, {"out": str(out)})
+                assert outcome(out) == {"code": 1, "error": "ConnectionError: the SuperLink is gone"}
+    assert files(out / "models") == files(tmp_path / "alone" / "models")
+    assert (out / "ledger.jsonl").read_bytes() == (tmp_path / "alone" / "ledger.jsonl").read_bytes()
+    assert personal(out) == personal(tmp_path / "alone")
+    for name in names[:-1]:  # the last one is new: it is judged and keeps nothing
+        (kept,) = (tmp_path / "homes" / name / "runs").iterdir()
+        assert kept.name == Plan.read(out).job.run
+        assert files(kept) == {
+            f"{name}/{path}": content for path, content in files(tmp_path / "alone" / "private" / name).items()
+        }
+
+
+def personal(out: Path) -> list[dict[str, Any]]:
+    """Figures of clients; a server over a network has no faces of theirs to look at itself."""
+    events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert any(event["event"] == "personal" and event["new"] for event in events)
+    return [event for event in events if event["event"] != "global"]
+
+
+def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experiment, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(experiment, out, ["ann", "bob", "eve"], Conditions(wait=0), resume=False)
+    with pytest.raises(QuorumLost):
+        main(Everyone(None, "", {}), {"out": str(out)})
+    found = outcome(out)
+    assert found is not None
+    assert found["code"] == 6
+    assert "ann: it is not connected" in found["error"]
+    notices = (out / NOTICES).read_text().splitlines()
+    assert "eve has not connected; the run goes on without it until it does" in notices

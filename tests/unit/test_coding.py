@@ -1,0 +1,76 @@
+"""Arrays in half the bytes: how far rounding moves them, and what stays exact."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from personae.algorithms.fedpe import Up
+from personae.core.layout import Layout
+from personae.core.payload import Count, ModelState, Scalars
+from personae.core.wire import Packet
+from personae.errors import ConfigError
+from personae.runtime.coding import CODINGS, EXACT, coding_of
+
+ROUNDED = {name: coding for name, coding in CODINGS.items() if coding != EXACT}
+numbers = st.floats(-60_000, 60_000, width=32, allow_subnormal=False)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+@given(values=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20))
+def test_rounding_moves_a_value_by_no_more_than_is_stated(name: str, values: list[tuple[float, float]]) -> None:
+    coding = ROUNDED[name]
+    exact, base = torch.tensor(values).unbind(1)
+    request, packet = Packet({"model/a": base}, {}), Packet({"model/a": exact}, {"samples/value": 3})
+    sent = coding.request(request)
+    assert sent.arrays["model/a"].dtype == (torch.float32 if coding.delta else coding.dtype)
+    try:
+        coded = coding.answer(packet, request)
+    except ValueError:
+        assert coding.dtype == torch.float16
+        assert (exact - base).abs().max() > 60_000
+        return
+    assert coded.arrays["model/a"].dtype == coding.dtype
+    assert coded.scalars == packet.scalars
+    back = coding.restored(coded, request).arrays["model/a"]
+    assert back.dtype == torch.float32
+    rounded = (exact - base if coding.delta else exact).double()
+    smallest = torch.finfo(coding.dtype).tiny  # below it, the error is a share of this number
+    bound = coding.error * rounded.abs().clamp(min=smallest)
+    sums = 2 * torch.finfo(torch.float32).eps * torch.maximum(exact.abs(), base.abs()).double() if coding.delta else 0
+    assert bool(((back.double() - exact.double()).abs() <= bound + sums).all())
+
+
+def test_what_is_exact_is_the_packet_itself_and_tokens_are_never_rounded() -> None:
+    packet = Packet({"a": torch.ones(2), "tokens": torch.tensor([2**60 + 1])}, {"b": 1.5})
+    assert EXACT.answer(packet, packet) is packet
+    assert EXACT.request(packet) is packet
+    for coding in ROUNDED.values():
+        coded = coding.answer(packet, Packet({}, {}))
+        assert torch.equal(coded.arrays["tokens"], packet.arrays["tokens"])
+        assert coded.scalars == packet.scalars
+
+
+def test_values_that_do_not_fit_are_an_error_and_not_infinite() -> None:
+    with pytest.raises(ValueError, match=r"w holds 1e\+06, too large for torch.float16; use a coding with bf16"):
+        ROUNDED["fp16"].request(Packet({"w": torch.tensor([1e6])}, {}))
+    assert ROUNDED["bf16"].request(Packet({"w": torch.tensor([1e6])}, {})).arrays["w"].isfinite().all()
+    nan = torch.tensor([float("nan"), float("inf")])  # what is not finite already is for the firewall to refuse
+    assert not ROUNDED["fp16"].request(Packet({"w": nan}, {})).arrays["w"].isfinite().any()
+
+
+def test_bytes_are_those_of_the_arrays_as_they_travel(layout: Layout) -> None:
+    update = Up(model=ModelState(layout, torch.zeros(layout.size)), samples=Count(5), training=Scalars({"loss": 1.0}))
+    exact = {"ModelState": 4 * layout.size, "Count": 8, "Scalars": 8}
+    half = exact | {"ModelState": 2 * layout.size}
+    assert EXACT.bytes(update, answer=True) == EXACT.bytes(update, answer=False) == exact
+    assert CODINGS["fp16"].bytes(update, answer=True) == CODINGS["fp16"].bytes(update, answer=False) == half
+    assert CODINGS["delta-bf16"].bytes(update, answer=True) == half
+    assert CODINGS["delta-bf16"].bytes(replace(update), answer=False) == exact
+
+
+def test_an_unknown_coding_is_named() -> None:
+    with pytest.raises(ConfigError, match="'zip'; there are exact, fp16"):
+        coding_of("zip")

@@ -1,0 +1,376 @@
+"""What a deployment is made of, without any of Flower's processes."""
+
+import asyncio
+import ssl
+import stat
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from personae.data import Split
+from personae.deployment import gate as gates
+from personae.deployment import processes
+from personae.deployment.app import write_app
+from personae.deployment.certs import enrolled, make_certificates, needed, public_key
+from personae.deployment.faces import deal, own_faces
+from personae.deployment.gate import CALLS, Gate
+from personae.deployment.job import Job
+from personae.deployment.join import Member, _obstacle, join
+from personae.deployment.plan import Conditions, Plan
+from personae.deployment.processes import QUIET, environment, free_port, start, stop
+from personae.deployment.serve import prepare
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import Experiment, load_experiment, parse_experiment
+from personae.experiment.materials import Materials
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def experiment(**changes: Any) -> Experiment:
+    plain = {
+        "name": "tiny",
+        "network": {"name": "small", "embedding": 8, "height": 32, "width": 32},
+        "data": {"private": {"identities": 7, "images": 5}},
+        "partition": {"by": "equal", "clients": 3},
+        "stages": [{"name": "federate", "rounds": 2, "algorithm": {"name": "fedpe"}}],
+    }
+    return parse_experiment(plain | changes, "test")
+
+
+# --------------------------------------------------------------------------------------------- certificates and keys
+
+
+def test_certificates_are_signed_for_the_hosts_and_secrets_are_for_their_owner(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path, ["server.example", "10.0.0.7"], ["ann", "bob"])
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    server = x509.load_pem_x509_certificate((tmp_path / "server" / "server.crt").read_bytes())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["server.example", "localhost"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    for secret in ("ca.key", "server/server.key", "ann/key", "bob/key"):
+        assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
+    assert sorted(enrolled(tmp_path / "server")) == ["ann", "bob"]
+    private = load_ssh_private_key((tmp_path / "ann" / "key").read_bytes(), None)
+    public = load_ssh_public_key((tmp_path / "server" / "clients" / "ann.pub").read_bytes())
+    assert private.public_key() == public
+    assert all(path.is_file() for path in made)
+
+
+def test_what_is_there_stays_and_clients_can_be_added(tmp_path: Path) -> None:
+    make_certificates(tmp_path, [], ["ann"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    made = make_certificates(tmp_path, [], ["ann", "zoe"])
+    assert {path.parent.name for path in made} == {"zoe", "clients"}
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.mark.parametrize("name", ["", "server", "../x", "a/b", ".hidden", "x" * 80])
+def test_names_of_clients_are_names_of_folders(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        make_certificates(tmp_path, [], [name])
+
+
+def test_missing_files_and_keys_of_another_kind_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"server.crt: there is no such file; personae certs"):
+        needed(tmp_path, "server.crt")
+    with pytest.raises(ConfigError, match="no public key of any client"):
+        enrolled(tmp_path)
+    make_certificates(tmp_path, [], ["ann"])
+    key = tmp_path / "server" / "clients" / "ann.pub"
+    key.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJmvOcyk9tSPB1Qq0IzyRYzTlYQy0nGNKVYG3JhZPXJj ann")
+    with pytest.raises(ConfigError, match=r"ann.pub: not an ECDSA key"):
+        public_key(key)
+    key.write_text("nonsense")
+    with pytest.raises(ConfigError, match=r"ann.pub: not a public key"):
+        public_key(key)
+
+
+def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: Path) -> None:
+    for name in ("right", "wrong"):
+        make_certificates(tmp_path / name, [], ["ann"])
+    (tmp_path / "faces").mkdir()
+    member = Member(data=tmp_path / "faces", home=tmp_path / "home")
+    keys, port = enrolled(tmp_path / "wrong" / "server"), free_port()
+    with (
+        Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20) as gate,
+        pytest.raises(ConfigError, match=r"the server's certificate is not one of .*; nothing was sent"),
+    ):
+        join(f"127.0.0.1:{port}", member, tmp_path / "right" / "ann")
+    assert gate.traffic["ann"].up == 0
+    with Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20):
+        for name, expected in (("wrong", None), ("right", "the server does not know this client's key")):
+            key = public_key(tmp_path / name / "ann" / "key", private=True)
+            said = _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
+            assert said == expected or said.startswith(expected)
+    assert "cannot be reached" in _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
+    with pytest.raises(ConfigError, match="--server nowhere: write it as HOST:PORT"):
+        join("nowhere", member, tmp_path / "right" / "ann")
+    with pytest.raises(DataError, match="there are no faces here"):
+        join("127.0.0.1:1", Member(data=tmp_path / "none", home=tmp_path / "home"), tmp_path / "right" / "ann")
+
+
+# --------------------------------------------------------------------------------------------------------- the gate
+
+
+class SuperLink(BaseHTTPRequestHandler):
+    """Answers with what it was asked."""
+
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("content-length", str(len(body) + 2))
+        self.end_headers()
+        self.wfile.write(b"->" + body)
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+
+@contextmanager
+def guarded(folder: Path, max_bytes: int = 1 << 30) -> Iterator[tuple[Any, Gate, list[str]]]:
+    make_certificates(folder, [], ["ann"])
+    server = folder / "server"
+    handler = type("Recording", (SuperLink,), {"asked": []})
+    link = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+    link.socket = context.wrap_socket(link.socket, server_side=True)
+    thread = threading.Thread(target=link.serve_forever)
+    thread.start()
+    port, keys = free_port(), enrolled(server)
+    trust = ssl.create_default_context(cafile=str(server / "ca.crt"))
+
+    def call(path: str, body: bytes = b"x", key: bytes = public_key(keys["ann"])) -> tuple[int, bytes]:
+        request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", body, {"flwr-public-key": key.decode()})
+        try:
+            with urllib.request.urlopen(request, context=trust, timeout=30) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, b""
+
+    try:
+        with Gate("127.0.0.1", port, server, keys, max_bytes) as gate:
+            gate.upstream = link.server_port
+            yield call, gate, handler.asked
+    finally:
+        link.shutdown()
+        thread.join()
+        link.server_close()
+
+
+def test_the_gate_lets_the_calls_of_known_clients_through_and_counts_them(tmp_path: Path) -> None:
+    with guarded(tmp_path) as (call, gate, asked):
+        assert call("/v1/fleet/pull-messages", b"hello") == (200, b"->hello")
+        assert (gate.traffic["ann"].up, gate.traffic["ann"].down) == (5, 7)
+        # Whoever could start runs or enrol keys could run anything on every client.
+        for path in (
+            "/v1/control/start-run",
+            "/v1/control/register-node",
+            "/v1/fleet/register-node",
+            "/v1/runtime/x",
+            "/",
+        ):
+            assert call(path)[0] == 404
+        assert call("/v1/fleet/pull-messages", key=b"somebody")[0] == 401
+        assert call("/v1/fleet/../control/start-run")[0] == 404
+        assert asked == ["/v1/fleet/pull-messages"]
+        gate.upstream = free_port()
+        assert call("/v1/fleet/pull-messages")[0] == 503
+    assert "/v1/fleet/register-node" not in CALLS
+
+
+def test_the_gate_stops_a_message_that_is_too_large_in_one_piece_or_in_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "LARGEST_CALL", 5000)
+    monkeypatch.setattr(gates, "MARGIN", 100)
+    with guarded(tmp_path, max_bytes=6000) as (call, _, asked):
+        assert call("/v1/fleet/push-object", bytes(5001))[0] == 413
+        for _ in range(2):  # each message anew
+            assert call("/v1/fleet/push-messages")[0] == 200
+            assert call("/v1/fleet/push-object", bytes(4000))[0] == 200
+            assert call("/v1/fleet/push-object", bytes(2100))[0] == 200
+            assert call("/v1/fleet/push-object", bytes(1))[0] == 413
+        assert len(asked) == 6
+
+
+def test_a_body_without_a_length_is_stopped_when_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LARGEST_CALL", 10)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"xxxx", "more_body": True}
+
+    with pytest.raises(gates.TooLarge):
+        asyncio.run(gates._body(receive))
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    make_certificates(tmp_path, [], ["ann"])
+    with ThreadingHTTPServer(("127.0.0.1", 0), SuperLink) as other:
+        gate = Gate("127.0.0.1", other.server_port, tmp_path / "server", enrolled(tmp_path / "server"), 1)
+        with pytest.raises(ConfigError, match=f":{other.server_port}: nothing can listen there"), gate:
+            raise AssertionError
+
+
+# --------------------------------------------------------------------------------------------- what is agreed upon
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted(RECIPES.rglob("*.toml")), ids=lambda path: path.relative_to(RECIPES).as_posix()
+)
+def test_a_client_is_told_the_very_experiment(recipe: Path) -> None:
+    known = load_experiment(recipe)
+    told = Job.parse(Job.of("a1", known, "exact", 10).text()).parsed()
+    assert told.resolved() == known.resolved()
+    assert told.recipe == known.recipe
+
+
+def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None:
+    clients = ["ann", "bob"]
+    plan = Plan.new(experiment(), clients, Conditions())
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    assert Plan.new(experiment(), clients, Conditions()).job.run != plan.job.run
+    assert plan.resumed(clients, Conditions(deadline=5)).job.run == plan.job.run
+    with pytest.raises(ConfigError, match="begun with the clients ann, bob; now there are keys of ann"):
+        plan.resumed(["ann"], Conditions())
+    with pytest.raises(ConfigError, match="begun with --coding exact"):
+        plan.resumed(clients, Conditions(coding="fp16"))
+    with pytest.raises(ConfigError, match="no run over a network was begun here"):
+        Plan.read(tmp_path / "elsewhere")
+    (tmp_path / "deployment.json").write_text("{")
+    with pytest.raises(DataError, match=r"deployment.json: this file is damaged"):
+        Plan.read(tmp_path)
+    with pytest.raises(ConfigError, match="deadline"):
+        Conditions(deadline=0)
+
+
+def test_what_cannot_run_over_a_network_is_refused_before_it_starts() -> None:
+    central = {"name": "pooled", "algorithm": {"name": "central"}}
+    for changes, complaint in (
+        ({"stages": [central]}, "stage pooled: central needs everybody's faces in one place"),
+        ({"partition": {"by": "equal", "clients": 3, "new_clients": 2}}, "new_clients is 2 of 2 clients"),
+        ({"partition": {"by": "domain", "source": "web"}}, "source is 'web', and no client has a key of that name"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            Plan.new(experiment(**changes), ["ann", "bob"], Conditions())
+    with pytest.raises(ConfigError, match="no coding 'zip'"):
+        Plan.new(experiment(), ["ann"], Conditions(coding="zip"))
+
+
+def test_the_app_of_a_run_holds_its_job_and_asks_for_nothing_to_be_installed(tmp_path: Path) -> None:
+    import tomllib
+
+    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=False)
+    project = tomllib.loads((tmp_path / "out" / "app" / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == []
+    config = project["tool"]["flwr"]["app"]["config"]
+    plan = Plan.read(tmp_path / "out")
+    assert Job.parse(config["job"]) == plan.job
+    assert config["out"] == str(tmp_path / "out")
+    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(deadline=1), resume=True)
+    assert Plan.read(tmp_path / "out").job.run == plan.job.run
+    with pytest.raises(ConfigError, match="the folder is not empty"):
+        prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=False)
+    awkward = Job("a1", {"name": 'quotes " and \\ and \n and ü'})
+    write_app(tmp_path / "app", awkward, tmp_path)
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert Job.parse(project["tool"]["flwr"]["app"]["config"]["job"]) == awkward
+
+
+# ------------------------------------------------------------------------------------------------------------ faces
+
+
+def test_dealt_faces_are_those_that_the_client_has_in_one_process(tmp_path: Path) -> None:
+    known = experiment(partition={"by": "equal", "clients": 3, "shared": 0.5, "min_images": 2})
+    materials = Materials(known, cache=tmp_path / "cache")
+    dealt = deal(materials, tmp_path / "dealt")
+    assert [path.stem for path in dealt] == list(materials.clients.clients)
+    for path in dealt:
+        theirs, ours = materials.clients.of(path.stem), own_faces(path, known, tmp_path / "cache").of("whatever")
+        assert ours.strangers is None
+        for part in ("train", "val", "test"):
+            one, other = getattr(theirs, part), getattr(ours, part)
+            assert one.identities == other.identities
+            assert one.labels.tolist() == other.labels.tolist()
+            every = np.arange(len(one))
+            assert np.array_equal(one.pixels.take(one.stored[every]), other.pixels.take(other.stored[every]))
+    again = deal(materials, tmp_path / "again")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in dealt]
+
+
+def test_faces_without_a_mark_are_split_as_the_experiment_plans(tmp_path: Path) -> None:
+    import zipfile
+
+    known = experiment(partition={"by": "equal", "clients": 1, "train": 0.6, "val": 0.2, "test": 0.2})
+    (dealt,) = deal(Materials(known, cache=tmp_path / "cache"), tmp_path)
+    for column, check in (("", None), ("TRAIN", "the column split holds 'TRAIN'; there are train, val, test")):
+        path = tmp_path / f"other{column}.zip"
+        with zipfile.ZipFile(dealt) as source, zipfile.ZipFile(path, "w") as target:
+            for member in source.infolist():
+                content = source.read(member)
+                if member.filename == "labels.csv":
+                    rows = [line.split(",") for line in content.decode().split()]
+                    kept = [
+                        row[:2] if not column else [*row[:2], "split" if not i else column]
+                        for i, row in enumerate(rows)
+                    ]
+                    content = "\n".join(",".join(row) for row in kept).encode()
+                target.writestr(member, content)
+        if check:
+            with pytest.raises(DataError, match=check):
+                own_faces(path, known, tmp_path / "cache")
+            continue
+        faces = own_faces(path, known, tmp_path / "cache")
+        counts = np.bincount(faces.held.partition.split, minlength=len(Split))
+        assert counts.tolist() == [21, 7, 7]
+
+
+# -------------------------------------------------------------------------------------------------------- processes
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_children_report_to_nobody_and_end_with_their_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "GRACE", 0.5)
+    known = environment(tmp_path)
+    assert known["FLWR_HOME"] == str(tmp_path)
+    assert {name: known[name] for name in QUIET} == {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
+    script = "trap '' TERM; sleep 600 & echo $!; env; wait"
+    with (tmp_path / "log").open("wb") as log:
+        child = start(["bash", "-c", script], tmp_path, log)
+        while "FLWR_HOME" not in (tmp_path / "log").read_text():
+            assert child.poll() is None
+    stop(child)
+    grandchild = int((tmp_path / "log").read_text().split()[0])
+    end = time.monotonic() + 30
+    while running(grandchild):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "log").read_text()
