@@ -78,18 +78,7 @@ def conduct(
     try:
         materials = Materials(experiment, workers, progress, cache)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
-        federation = Federation(
-            seed=experiment.seed,
-            recipe=recipe,
-            network=experiment.network,
-            holdings=materials.clients,
-            private=out / "private",
-            judge=partial(_judge, options=experiment.evaluation),
-            mirror=experiment.evaluation.mirror,
-            source=materials.partition.source,
-            acceleration=speed,
-            public=public,
-        )
+        federation = federation_of(materials, out, speed, public)
         layout = federation.backbone().layout
         checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
         if begin is not None and checkpoints.latest() is None:
@@ -123,6 +112,25 @@ def conduct(
                 public.clear()
     finally:
         run.close()
+
+
+def federation_of(
+    materials: Materials, run: Path, acceleration: Acceleration, public: SharedFaces | None
+) -> Federation:
+    """What every process of a run in the folder `run` knows."""
+    experiment = materials.experiment
+    return Federation(
+        seed=experiment.seed,
+        recipe=experiment.recipe,
+        network=experiment.network,
+        holdings=materials.clients,
+        private=run / "private",
+        judge=partial(_judge, options=experiment.evaluation),
+        mirror=experiment.evaluation.mirror,
+        source=materials.partition.source,
+        acceleration=acceleration,
+        public=public,
+    )
 
 
 def _judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:
