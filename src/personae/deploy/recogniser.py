@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from personae.core.exact import unit_on_grid
-from personae.deploy.gallery import Everybody, Gallery
+from personae.deploy.gallery import Gallery
 from personae.deploy.threshold import Threshold
 from personae.errors import ConfigError, DataError
+from personae.evaluation.identification import class_means
 from personae.experiment.assess import Model
 
 AT_ONCE = 256
@@ -33,8 +34,8 @@ class Recogniser:
     """A model, the score from which on two faces count as one person, and people it knows.
 
     Faces are uint8 [N, height, width, 3], RGB, aligned. Scores are those of an evaluation, to the bit, so that a
-    threshold means here what it means there. A person's score is that of the nearest of their enrolled faces: each
-    comparison is of two images, as those that the threshold was chosen by.
+    threshold means here what it means there. A person is the mean direction of their enrolled faces, so that a search
+    makes one comparison a person. (The nearest of the faces instead lets more strangers in: docs/models.md.)
     """
 
     model: Model
@@ -51,7 +52,9 @@ class Recogniser:
 
     def verify(self, name: str, face: Tensor) -> Match:
         """Whether a face [height, width, 3] is that of the enrolled person it claims to be."""
-        return self._match(name, self._scores(vectors(self.model, face[None]), self._known().of(name)))
+        faces = self._known().of(name)
+        known = class_means(faces, torch.zeros(len(faces), dtype=torch.int64), 1)
+        return self._match(name, self._scores(vectors(self.model, face[None]), known))
 
     def identify(self, faces: Tensor) -> list[Match]:
         """Of each face, the nearest of all people; whether that is near enough is up to `accepted`."""
@@ -59,13 +62,13 @@ class Recogniser:
         everybody = known.everybody()
         if not everybody.names:
             raise DataError(f"{known.path}: nobody is enrolled yet; use `personae enroll`")
-        best = by_person(self._scores(vectors(self.model, faces), everybody.vectors), everybody)
-        scores, nearest = best.max(dim=1)
+        means = class_means(everybody.vectors, everybody.person, len(everybody.names))
+        scores, nearest = self._scores(vectors(self.model, faces), means).max(dim=1)
         found = zip(nearest.tolist(), scores.tolist(), strict=True)
         return [Match(everybody.names[person], score, self.threshold.score) for person, score in found]
 
     def _match(self, name: str | None, scores: Tensor) -> Match:
-        return Match(name, float(scores.max()), self.threshold.score)
+        return Match(name, float(scores), self.threshold.score)
 
     @staticmethod
     def _scores(faces: Tensor, known: Tensor) -> Tensor:
@@ -110,9 +113,3 @@ def vectors(model: Model, faces: Tensor) -> Tensor:
             f" [N, {model.height}, {model.width}, 3]; align them first"
         )
     return torch.cat([model.embedder(faces[at : at + AT_ONCE]) for at in range(0, len(faces), AT_ONCE)])
-
-
-def by_person(scores: Tensor, everybody: Everybody) -> Tensor:
-    """[N, people], from scores of [N, faces]: the highest of each person's."""
-    best = scores.new_full((len(scores), len(everybody.names)), -torch.inf)
-    return best.scatter_reduce_(1, everybody.person.expand_as(scores), scores, "amax")
