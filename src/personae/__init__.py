@@ -27,9 +27,14 @@ from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, P
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
+from personae.deploy.export import export_model
+from personae.deploy.gallery import Gallery
+from personae.deploy.recogniser import Match, Recogniser, enroll, open_gallery
+from personae.deploy.threshold import Threshold, threshold_at
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import Evaluation, evaluate
+from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
@@ -83,12 +88,14 @@ __all__ = [
     "Federation",
     "Finch",
     "Firewall",
+    "Gallery",
     "HFMAMLGlobal",
     "Interrupted",
     "KMeans",
     "LocalSGD",
     "LocalState",
     "Margin",
+    "Match",
     "Message",
     "MetaSGD",
     "ModelState",
@@ -103,21 +110,28 @@ __all__ = [
     "QFedAvg",
     "QuorumLost",
     "Recipe",
+    "Recogniser",
     "Reply",
     "Samples",
     "Scalars",
     "Server",
     "ServerState",
     "Stage",
+    "Threshold",
     "Transport",
     "Tune",
     "Unsupervised",
     "embed",
+    "enroll",
     "evaluate",
+    "export_model",
     "load_experiment",
+    "load_model",
     "load_weights",
     "local_transport",
     "open_faces",
+    "open_gallery",
     "run_experiment",
     "synthetic_faces",
+    "threshold_at",
 ]

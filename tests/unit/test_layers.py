@@ -20,6 +20,7 @@ BELOW = {
     "runtime": {"core", "parts"},
     "report": {"data", "evaluation"},
     "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
+    "deploy": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
 BY_INTENT = {("data/clients.py", "runtime")}

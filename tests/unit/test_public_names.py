@@ -4,11 +4,13 @@ import personae
 
 NAMES = """
 ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Central ClassEmbeddings Client
-ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Evaluation Experiment
-FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall HFMAML HFMAMLGlobal Interrupted KMeans LocalSGD
-LocalState Margin Message MetaSGD ModelState Network Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore
-PublicEmbeddings QFedAvg QuorumLost Recipe Reply Samples Scalars Server ServerState Stage Transport Tune Unsupervised
-embed evaluate load_experiment load_weights local_transport open_faces run_experiment synthetic_faces
+ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Evaluation
+Experiment FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall Gallery HFMAML HFMAMLGlobal Interrupted
+KMeans LocalSGD LocalState Margin Match Message MetaSGD ModelState Network Nothing Partition PartitionPlan
+PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe Recogniser Reply Samples Scalars Server
+ServerState Stage Threshold Transport Tune Unsupervised
+embed enroll evaluate export_model load_experiment load_model load_weights local_transport open_faces open_gallery
+run_experiment synthetic_faces threshold_at
 """
 
 
