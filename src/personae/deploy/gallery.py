@@ -138,11 +138,12 @@ class Gallery:
             raise ConfigError(f"{self.path}: {name[:MAX_NAME]!r} is no name; give 1 to {MAX_NAME} printable characters")
         rows = [row.numpy().astype("<f4").tobytes() for row in self._checked(vectors)]
         with _transaction(self.path, self._connection):
-            self._connection.execute("INSERT OR IGNORE INTO people (name) VALUES (?)", (name,))
+            self._connection.execute("INSERT INTO people (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,))
             (person,) = self._connection.execute("SELECT id FROM people WHERE name = ?", (name,)).fetchone()
             before = self._connection.total_changes
             self._connection.executemany(
-                "INSERT OR IGNORE INTO faces (person, vector) VALUES (?, ?)", [(person, row) for row in rows]
+                "INSERT INTO faces (person, vector) VALUES (?, ?) ON CONFLICT (person, vector) DO NOTHING",
+                [(person, row) for row in rows],
             )
             return self._connection.total_changes - before
 
