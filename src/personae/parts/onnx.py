@@ -82,8 +82,9 @@ def save_onnx(
     module = _Deployed(network, raw, unit).eval()
     images = _trial(height, width, raw)
     with replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
-        # PyTorch's newer exporter takes two more packages and writes the paths of this machine into the file.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # PyTorch's newer exporter takes two more packages and writes the paths of this machine into the file. Of this
+        # one, warnings are of its age and of sizes it takes for fixed; that these are not is seen below.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
             (images,),
