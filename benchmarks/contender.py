@@ -103,14 +103,15 @@ def contenders(folder: Path, crowd: Crowd, network: Network) -> dict[str, Callab
 
         return FlowerRounds(folder, crowd, network, options)
 
-    first = Acceleration(channels_last=False)
     return {
         "plain-2": lambda: PlainLoop(crowd, network, options, threads=2),
         "plain-2-planes": lambda: PlainLoop(crowd, network, options, threads=2, planes=True),
         "plain-1": lambda: PlainLoop(crowd, network, options, threads=1),
         "personae-1": lambda: personae(1),
         "personae-2": lambda: personae(2),
-        "personae-2-channels-first": lambda: personae(2, acceleration=first),
+        "personae-2-channels-first": lambda: personae(2, acceleration=Acceleration(channels_last=False)),
+        "personae-2-slow-prelu": lambda: personae(2, acceleration=Acceleration(prelu=False)),
+        "personae-2-freeing": lambda: personae(2, acceleration=Acceleration(memory=False)),
         "personae-2-bf16": lambda: personae(2, training=training(BATCH, precision="bfloat16")),
         "personae-threads": lambda: many_threads(personae(1)),
         "pfl": pfl,

@@ -92,7 +92,13 @@ class Rounds:
         self.stage = Stage(name="round", algorithm=algorithm, rounds=100_000, participation=self.participation)
         recipe = (self.stage,)
         self.federation = Federation(
-            0, recipe, self.network, self.crowd, self.folder / "private", nothing_to_judge, True, self.acceleration
+            seed=0,
+            recipe=recipe,
+            network=self.network,
+            holdings=self.crowd,
+            private=self.folder / "private",
+            judge=nothing_to_judge,
+            acceleration=self.acceleration,
         )
         self.transport: Transport = local_transport(self.federation, self.workers, self.device)
         self.backbone = self.federation.backbone(self.device)

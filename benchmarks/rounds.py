@@ -35,6 +35,8 @@ CONTENDERS = {
     "personae-2": "personae, 2 workers",
     "personae-2-bf16": "personae, 2 workers, bf16",
     "personae-2-channels-first": "  without channels_last",
+    "personae-2-slow-prelu": "  without the faster PReLU",
+    "personae-2-freeing": "  without keeping freed memory",
     "personae-2-active": "  without passive waiting",
     "personae-threads": "  without processes (2 threads)",
     "pfl": "pfl",

@@ -1,6 +1,10 @@
 """Optimisations can be switched off one by one, and what they promise holds."""
 
 import os
+import platform
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from personae.core.backbone import Backbone
 from personae.errors import ConfigError
 from personae.files import settle, write_bytes
 from personae.models import Network
+from personae.runtime import host
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from toys import Rehearsal, quickly, stage_of
@@ -22,7 +27,9 @@ from toys import Rehearsal, quickly, stage_of
 
 def test_each_can_be_switched_off():
     assert Acceleration().without(["graphs", "padding"]) == Acceleration(graphs=False, padding=False)
-    with pytest.raises(ConfigError, match="--without magic: there are channels_last, resident, graphs, padding"):
+    with pytest.raises(
+        ConfigError, match="--without magic: there are channels_last, prelu, memory, resident, graphs, padding"
+    ):
         Acceleration().without(["magic"])
 
 
@@ -47,6 +54,42 @@ def test_channels_first_gives_the_same_up_to_rounding():
         found.append((backbone.module(batch), backbone.state().pack()[0]))
     assert torch.allclose(found[0][0], found[1][0], atol=1e-4)
     assert all(torch.equal(found[0][1][name], found[1][1][name]) for name in found[0][1])
+
+
+FAULTS = """
+import resource, sys, torch
+from personae.runtime.memory import keep_freed_memory
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    sys.exit("this C library cannot be told")
+for step in range(20):
+    if step == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(40 << 18)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_is_kept_is_not_cleared_again():
+    if "glibc" not in platform.libc_ver()[0]:
+        pytest.skip("only glibc can be told to keep it")
+
+    def faults(how: str) -> int:
+        done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    pages = 10 * (40 << 20) // resource.getpagesize()
+    assert faults("keep") < pages / 100
+    assert faults("as it is") > pages / 100
+
+
+def test_clients_keep_memory_unless_it_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told = []
+    monkeypatch.setattr(host, "keep_freed_memory", lambda: told.append(True))
+    federation = Rehearsal(tmp_path, (stage_of(FedPE()),)).federation
+    SameProcess(replace(federation, acceleration=Acceleration(memory=False)))
+    assert told == []
+    SameProcess(federation)
+    assert told == [True]
 
 
 def test_a_rehearsal_leaves_no_trace():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from personae.core.acceleration import Acceleration
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
+from personae.core.prelu import accelerate
 
 
 class Backbone:
@@ -29,6 +30,8 @@ class Backbone:
             {name: entry.detach() for name, entry in module.state_dict().items() if entry.is_floating_point()}
         ).to(device)
         self.module = module.to(device)
+        if self.acceleration.prelu:
+            accelerate(self.module)
         self.gradient = self._bind()
         self.prepared: dict[Hashable, Any] = {}
         """What was prepared for this network alone, at the addresses of its tensors, and is used again."""

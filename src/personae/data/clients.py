@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from personae.data.faces import FaceSamples, FaceSet
+from personae.data.faces import FaceSamples, FaceSet, Rows
 from personae.data.holdings import Partition, Split
 from personae.runtime.federation import ClientFaces
 
@@ -36,8 +36,11 @@ class PartitionedFaces:
 
     def pooled(self, split: Split, clients: Sequence[str] | None = None) -> FaceSamples:
         """The faces of these clients, all by default, in one place, as only a comparison may have them."""
+        return self.faces.samples(self.pooled_rows(split, clients))
+
+    def pooled_rows(self, split: Split, clients: Sequence[str] | None = None) -> Rows:
         names = self.clients if clients is None else clients
-        return self.faces.samples(np.sort(np.concatenate([self.partition.rows(name, split) for name in names])))
+        return np.sort(np.concatenate([self.partition.rows(name, split) for name in names]))
 
     def _strangers(self, client: str) -> FaceSamples:
         """Everybody else's test faces; of people whom the client knows, under its own labels for them."""

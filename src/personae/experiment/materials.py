@@ -11,6 +11,7 @@ import numpy as np
 from personae.core.acceleration import Acceleration
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
+from personae.data.faces import Rows
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
@@ -61,16 +62,16 @@ class Materials:
                 seed=self.experiment.seed,
             )
             found.append(Benchmark(name, samples, options.fars, pairs))
-        return [*found, Benchmark("private", self.clients.pooled(Split.TEST), options.fars)]
+        rows = self.clients.pooled_rows(Split.TEST)
+        private = {"private": rows} | {f"private/{name}": part for name, part in _domains(self.private, rows).items()}
+        return found + [Benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
         if self.heldout is None:
             return {}
-        domain = self.heldout.columns.get("domain")
-        names = [] if domain is None else sorted(set(domain.tolist()))
-        if len(names) < 2:
-            return {"heldout": self.heldout.samples()}
-        return {f"heldout/{name}": self.heldout.samples(np.flatnonzero(domain == name)) for name in names}
+        parts = _domains(self.heldout, np.arange(len(self.heldout)))
+        whole = {} if parts else {"heldout": self.heldout.samples()}
+        return whole | {f"heldout/{name}": self.heldout.samples(rows) for name, rows in parts.items()}
 
     def digest(self, acceleration: Acceleration) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's."""
@@ -79,6 +80,8 @@ class Materials:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
         if not acceleration.channels_last:
             parts.append("channels first")  # the momenta in a checkpoint are in another order
+        if not acceleration.prelu:
+            parts.append("PyTorch's PReLU")  # the last bits of every step are others
         content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -116,3 +119,10 @@ class Materials:
             progress=self.progress,
             workers=self.workers,
         )
+
+
+def _domains(faces: FaceSet, rows: Rows) -> dict[str, Rows]:
+    """The rows of each domain, where there are several."""
+    domain = faces.columns.get("domain")
+    names = [] if domain is None else sorted(set(domain[rows].tolist()))
+    return {name: rows[domain[rows] == name] for name in names} if domain is not None and len(names) > 1 else {}

@@ -65,7 +65,7 @@ class Assessment(Message):
 Judge = Callable[[Embedder, ClientFaces], dict[str, float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Federation:
     """Picklable, so that a worker process can be told everything at once."""
 

@@ -10,6 +10,7 @@ from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
 from personae.errors import Diverged, Interrupted, PersonaeError
 from personae.runtime.federation import Assessment, Federation
+from personae.runtime.memory import keep_freed_memory
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request
 
@@ -26,6 +27,8 @@ class ClientHost:
         self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
+        if federation.acceleration.memory and self.backbone.device.type == "cpu":
+            keep_freed_memory()
 
     def handle(self, request: Request) -> Answer | Failure:
         """Do one client's work. Whatever goes wrong there is told, and stays there."""
