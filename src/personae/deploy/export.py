@@ -138,7 +138,7 @@ def _own_benchmarks(
 ) -> list[EvaluationProtocol]:
     """The run's own benchmarks; one client's model has nothing to do with the faces of the others."""
     found = Materials(experiment, progress=progress).benchmarks()
-    chosen = [each for each in found if client is None or each.name != "private"]
+    chosen = [each for each in found if client is None or each.name.partition("/")[0] != "private"]
     rates = tuple(sorted({*experiment.evaluation.fars, *fars}, reverse=True))
     return [dataclasses.replace(each, fars=rates, resamples=resamples) for each in chosen]
 
