@@ -60,6 +60,6 @@ def _fitting(encoded: bytes, name: str, model: Model) -> Tensor:
     if (height, width) != (model.height, model.width):
         raise DataError(
             f"{name}: {width}x{height} pixels, and the model takes aligned faces of {model.width}x{model.height}; "
-            "align it to the five-point template first"
+            "align it first, as `personae data align` does"
         )
     return torch.from_numpy(np.array(pixels))
