@@ -312,6 +312,20 @@ def test_an_experiment_may_begin_with_what_was_exported(tmp_path: Path, run: Pat
     assert '"start.safetensors"' in json.dumps(_card(tmp_path / "b", tmp_path)["training"]["weights"])
 
 
+def test_weights_that_do_not_fit_are_told_before_anything_begins(tmp_path: Path, run: Path) -> None:
+    export_model(run, tmp_path / "start.safetensors", stage="federate", judge=False)
+    (tmp_path / "next.toml").write_text(
+        EXPERIMENT.replace('name = "tiny"', 'name = "next"\nweights = "start.safetensors"', 1)
+    )
+    for setting, error, message in (
+        ("weights=nowhere.pth", DataError, r"nowhere.pth: cannot be read \(No such file"),
+        ("network.embedding=8", DataError, r"not the weights of small \(8-d.*they look like small \(16-d, 32x32"),
+    ):
+        with pytest.raises(error, match=message):
+            run_experiment(load_experiment(tmp_path / "next.toml", [setting]), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
 def _card(run: Path, folder: Path) -> dict:
     export_model(run, folder / "again.safetensors", judge=False)
     return json.loads((folder / "again.card.json").read_text())

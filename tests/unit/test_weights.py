@@ -223,7 +223,9 @@ def test_mismatches_are_named_and_counted(tmp_path: Path, state: dict[str, Tenso
     ) as caught:
         load_weights(path, Network(embedding=32, height=48, width=32))
     assert "and 2 more" in str(caught.value)
-    with pytest.raises(DataError, match=r"is missing.*and \d+ more"):
+    with pytest.raises(
+        DataError, match=r"is missing.*and \d+ more.*; they look like small \(24-d, 48x32, norm batch\)$"
+    ):
         load_weights(path, Network(name="iresnet18"))
 
 

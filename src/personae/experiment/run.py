@@ -1,9 +1,11 @@
 """From an experiment to a finished run."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+
+from torch import Tensor
 
 from personae.core.acceleration import Acceleration
 from personae.core.embedder import Embedder
@@ -71,6 +73,7 @@ def conduct(
     """
     config, recipe = experiment.resolved(), experiment.recipe
     speed = acceleration or Acceleration()
+    weights = load_weights(Path(experiment.weights), experiment.network)[1] if experiment.weights else None
     if resume:
         run = RunDirectory.reopen(out, config)
     else:
@@ -96,7 +99,7 @@ def conduct(
                 checkpoints=checkpoints,
                 journal=run,
                 scratch=out / "scratch",
-                initial=_initial(experiment, layout),
+                initial=_initial(weights, layout) if weights else None,
                 public=public.samples if public else None,
                 pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
@@ -138,9 +141,6 @@ def _judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[
     return evaluate_client(embedder, faces.train, faces.test, options.client_fars, strangers, options.personalized)
 
 
-def _initial(experiment: Experiment, layout: Layout) -> ModelState | None:
+def _initial(weights: Mapping[str, Tensor], layout: Layout) -> ModelState:
     """The weights that the experiment names, as the backbone's state."""
-    if experiment.weights is None:
-        return None
-    _, weights = load_weights(Path(experiment.weights), experiment.network)
     return ModelState(layout, layout.flatten({name: weights[name] for name in layout.names}))

@@ -62,12 +62,11 @@ def load_weights(path: Path, network: Network | None = None) -> tuple[Network, d
         network = _recognise(path, tensors)
     expected = network.layout().state_dict()
     if differences := _differences(tensors, expected):
-        hidden = f", hidden {network.hidden}" if network.hidden else ""
-        shape = f"{network.embedding}-d, {network.height}x{network.width}, norm {network.norm}{hidden}"
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        guess = _guess(path, content, network)
         raise DataError(
-            f"{path}: these are not the weights of {network.name} ({shape}): {'; '.join(differences[:SHOWN])}{more}. "
-            "Name the network, embedding size and image size that they were trained with"
+            f"{path}: these are not the weights of {_described(network)}: {'; '.join(differences[:SHOWN])}{more}. "
+            f"Name the network, embedding size and image size that they were trained with{guess}"
         )
     state = {
         name: tensors[name].to(like.dtype).contiguous() if name in tensors else torch.zeros_like(like, device="cpu")
@@ -213,6 +212,20 @@ def _recognise(path: Path, tensors: Mapping[str, Tensor]) -> Network:
             "name the network that the weights were trained with"
         ) from error
     return network
+
+
+def _described(network: Network) -> str:
+    hidden = f", hidden {network.hidden}" if network.hidden else ""
+    return f"{network.name} ({network.embedding}-d, {network.height}x{network.width}, norm {network.norm}{hidden})"
+
+
+def _guess(path: Path, content: object, network: Network) -> str:
+    """What the weights look like instead, if anything is known by them."""
+    try:
+        other = _recognise(path, _chosen(path, content, None))
+    except DataError:
+        return ""
+    return "" if other == network else f"; they look like {_described(other)}"
 
 
 def _sizes(tensors: Mapping[str, Tensor], layout: Mapping[str, Tensor]) -> tuple[int, int, int]:
