@@ -193,8 +193,10 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_files_that_are_not_ours(path: Path, kind: str) -> None:
     HOSTILE[kind](path)
-    with pytest.raises(DataError, match=r"^\S*people\.db: [^\n]+$"):
+    with pytest.raises(DataError, match=r"^\S*people\.db: [^\n]+$") as refused:
         Gallery.open(path)
+    if kind in ("empty", "text", "somebody else's"):
+        assert "no gallery; give a file that `personae enroll` made" in str(refused.value)
 
 
 def test_a_vector_that_was_cut_is_named(path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from personae.errors import ConfigError
 from personae.models import NETWORKS, Network
 
-LIGHT = ["small", "sphere20", "iresnet18", "mobilefacenet"]
+LIGHT = ["small", "sphere20", "iresnet18", "mobilefacenet", "mbf"]
 """One of each family: the deeper ones differ in the number of blocks alone."""
 
 BLOCKS = {
@@ -29,7 +29,7 @@ def parameters(network: Network) -> int:
 
 
 def test_the_networks_of_the_papers_are_there() -> None:
-    assert list(NETWORKS) == ["small", "sphere20", "sphere64", *BLOCKS, "mobilefacenet"]
+    assert list(NETWORKS) == ["small", "sphere20", "sphere64", *BLOCKS, "mobilefacenet", "mbf"]
 
 
 @pytest.mark.parametrize(("height", "width"), [(112, 112), (112, 96), (64, 64), (32, 32), (50, 33)])

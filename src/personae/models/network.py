@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from personae.errors import ConfigError
-from personae.models import iresnet, mobilefacenet, small, sphere
+from personae.models import iresnet, mbf, mobilefacenet, small, sphere
 
 REDUCTION = 16
 """Every backbone halves the image four times, rounding up: 112 rows become 7."""
@@ -35,6 +35,7 @@ NETWORKS: Mapping[str, Architecture] = {
     "iresnet50": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 14, 3)), iresnet.initialise),
     "iresnet100": Architecture(partial(iresnet.IResNet, blocks=(3, 13, 30, 3)), iresnet.initialise),
     "mobilefacenet": Architecture(mobilefacenet.MobileFaceNet, mobilefacenet.initialise),
+    "mbf": Architecture(mbf.MBF, mbf.initialise),
 }
 
 

@@ -26,6 +26,9 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "arcface.", "encoder
 BODY, CAST = "body.", "cast.weight"
 """Names in a network with a linear layer after its backbone."""
 
+GLOBAL = (("GDC_dw.weight", "features.weight"), ("features.layers.0.layers.0.weight", "features.layers.2.weight"))
+"""Of networks that end with a convolution over the whole last map: its name, and that of the layer after it."""
+
 SHOWN = 4
 """How many mismatches an error message lists."""
 
@@ -230,9 +233,10 @@ def _guess(path: Path, content: object, network: Network) -> str:
 
 def _sizes(tensors: Mapping[str, Tensor], layout: Mapping[str, Tensor]) -> tuple[int, int, int]:
     """The embedding size, and the rows and columns of the last map; `layout` is of the smallest images."""
-    if "GDC_dw.weight" in layout:
-        _, _, rows, columns = tensors["GDC_dw.weight"].shape
-        return tensors["features.weight"].shape[0], rows, columns
+    for kernel, last in GLOBAL:
+        if kernel in layout:
+            _, _, rows, columns = tensors[kernel].shape
+            return tensors[last].shape[0], rows, columns
     embedding, flattened = tensors["fc.weight"].shape
     channels = layout["fc.weight"].shape[1] // (MINIMUM_SIDE // REDUCTION) ** 2
     # A flattened map tells its area alone: take it for a square or, like the 7x6 of 112x96, one row taller than wide.
