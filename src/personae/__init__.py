@@ -19,11 +19,22 @@ from personae.algorithms import (
     Tune,
     Unsupervised,
 )
+from personae.algorithms.carrying import Carry
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import (
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    Gradient,
+    ModelState,
+    ModelWithoutBatchNorm,
+    ModelWithoutStatistics,
+    PublicEmbeddings,
+    Scalars,
+)
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
@@ -65,6 +76,7 @@ __all__ = [
     "Benchmark",
     "Broadcast",
     "CFinch",
+    "Carry",
     "Central",
     "ClassEmbeddings",
     "Client",
@@ -89,6 +101,7 @@ __all__ = [
     "Finch",
     "Firewall",
     "Gallery",
+    "Gradient",
     "HFMAMLGlobal",
     "Interrupted",
     "KMeans",
@@ -99,6 +112,8 @@ __all__ = [
     "Message",
     "MetaSGD",
     "ModelState",
+    "ModelWithoutBatchNorm",
+    "ModelWithoutStatistics",
     "Network",
     "Nothing",
     "Partition",

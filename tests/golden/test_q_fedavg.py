@@ -1,5 +1,6 @@
 """q-FedAvg worked by hand."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -54,6 +55,22 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, q: float, weighting:
         assert run.notebook.rounds()[round_]["scalars"][BEFORE] == pytest.approx(np.mean(befores), rel=1e-5)
     found = start.layout.views(run.final())["1.weight"].numpy()
     assert np.abs(found - theta).max() < 1e-5
+
+
+def test_the_lipschitz_constant_follows_the_schedule_of_local_steps(backbone: Backbone):
+    """By default L = 1 / eta, and eta is that of the middle of the round: half of lr in round 2 of 3, linearly."""
+    model = backbone.state()
+    end = ModelState(model.layout, model.flat + 0.1)
+    up = Up(model=end, samples=Count(3), training=Scalars({BEFORE: 2.0}))
+    server = Server(model, backbone, None, None, generator(0), 2, 3)
+    sgd = dataclasses.replace(training(2), schedule="linear", span="stage")
+
+    def merge(**options) -> torch.Tensor:
+        replies = iter([Reply(ClientInfo("ann", 0), up)])
+        return QFedAvg(**options).merge(State(model=model), replies, server).model.flat
+
+    assert torch.allclose(merge(training=sgd), merge(lipschitz=2 / LR), atol=1e-7)
+    assert not torch.allclose(merge(training=sgd), merge(lipschitz=1 / LR), atol=1e-4)
 
 
 def test_q_of_zero_is_fedpe(tmp_path: Path):

@@ -149,6 +149,23 @@ clients = st.integers(1, 8).flatmap(
 )
 
 
+@law
+@given(layouts(), st.data())
+def test_a_model_is_the_sum_of_its_parts(layout, data):
+    """Whichever entries are taken out and put into another model: these are the first's, all others the second's."""
+    names = data.draw(st.sets(st.sampled_from(layout.names), min_size=1))
+    one, other = (ModelState(layout, torch.randn(layout.size)) for _ in range(2))
+    part, rest = layout.only(names), layout.without(names)
+    assert set(part.names) == names
+    assert part.size + rest.size == layout.size
+    assert part.trainable + rest.trainable == layout.trainable
+    mixed = other.with_entries(part, one.entries(part))
+    views = [layout.views(model.flat) for model in (one, other, mixed)]
+    for name in layout.names:
+        assert torch.equal(views[2][name], views[0][name] if name in names else views[1][name])
+    assert torch.equal(one.with_entries(part, one.entries(part)).flat, one.flat)
+
+
 def mean_of(vectors, weights) -> np.ndarray:
     pairs = ((torch.tensor(vector), float(weight)) for vector, weight in zip(vectors, weights, strict=True))
     return weighted_mean(pairs).double().numpy()

@@ -11,14 +11,14 @@ from personae.runtime import round as rounds
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import local_transport
 from personae.runtime.spool import spool
-from toys import Rehearsal, quickly, stage_of
+from toys import NAMES, Rehearsal, quickly, stage_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 RECIPE = tuple(stage_of(quickly(kind()), rounds=3) for kind in ALGORITHMS.values())
 
 
 def rehearse(folder: Path, clients_at_once: int = 1) -> Rehearsal:
-    run = Rehearsal(folder, RECIPE)
+    run = Rehearsal(folder, RECIPE, source=NAMES[0])
     transport = local_transport(run.federation, clients_at_once, "cuda")
     replace(run.engine(transport), device="cuda").run()
     transport.close()

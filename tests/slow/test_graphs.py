@@ -45,7 +45,8 @@ def clients(trained: Backbone, counts=(3, 5, 8, 9, 5), training: LocalSGD = TRAI
             return Margin().loss(module(batch.images), rows, batch.labels)
 
         fit = training.fit(trained, [rows], faces, loss, torch.Generator().manual_seed(number), **options)
-        ends.append(torch.cat([trained.flat, rows.flatten(), fit.velocity, torch.tensor([fit.loss]).cuda()]))
+        slope = rows.new_empty(0) if fit.slope is None else fit.slope
+        ends.append(torch.cat([trained.flat, rows.flatten(), fit.velocity, slope, torch.tensor([fit.loss]).cuda()]))
     return ends
 
 
@@ -83,12 +84,33 @@ def test_momentum_goes_in_and_comes_out():
     assert far(*ends) < 1e-4
 
 
+def test_a_tilt_goes_in_and_the_mean_gradient_comes_out():
+    training = replace(TRAINING, clip_norm=1.0, lr=0.002)
+    ends, sizes = [], []
+    for acceleration in (PLAIN, Acceleration()):
+        trained = backbone(acceleration)
+        tilt = torch.randn(trained.weights.numel(), generator=torch.Generator().manual_seed(9)) / 100
+        ends.append(clients(trained, counts=(5, 5, 5), training=training, tilt=tilt))
+        sizes.append(len(ends[-1][0]) - len(clients(trained, counts=(5,), training=training)[0]))
+    assert sizes == [len(tilt), len(tilt)]
+    assert far(*ends) < 1e-4
+
+
 def test_clients_with_different_numbers_of_identities_share_programs():
     padded, exact = backbone(Acceleration()), backbone(Acceleration().without(["padding"]))
     clients(padded)
     clients(exact)
     assert sorted(len(program.places[0]) for program in programs(padded)) == [8, 16]
     assert sorted(len(program.places[0]) for program in programs(exact)) == [3, 5, 8, 9]
+
+
+def test_in_bfloat16_too_clients_share_graphs(caplog: pytest.LogCaptureFixture):
+    network = Network(name="mobilefacenet", embedding=16, height=32, width=32)
+    module = network.build(torch.Generator().manual_seed(0))
+    padded = Backbone(module, network.embedding, "cuda", Acceleration())
+    clients(padded, training=replace(TRAINING, precision="bfloat16"))
+    assert caplog.messages == []
+    assert sorted(len(program.places[0]) for program in programs(padded)) == [8, 16]
 
 
 def counting_rows(trained: Backbone, rows: Tensor) -> Callable[[Batch], Tensor]:

@@ -60,10 +60,10 @@ def test_draws_are_ascending_without_repetition_and_none_where_all_are_wanted():
 def test_the_algorithms_hand_the_draw_on():
     rows = torch.nn.functional.normalize(rows_of(2).float(), dim=1)
     moving = torch.ones(6, 1, dtype=torch.bool)
-    gc = FedGC(strength=1.0, lr=0.1, margin=Margin(kind="softmax"), anchors=2)
+    gc = FedGC(strength=1.0, margin=Margin(kind="softmax"), anchors=2)
     chosen = drawn(2, rows, generator(3))
     exact = softmax_regulariser(rows, OWNERS, gc.margin, anchors=chosen).gradient
-    assert torch.equal(gc.step(rows, OWNERS, moving, chosen), rows - 0.1 * exact)
+    assert torch.equal(gc.step(rows, OWNERS, moving, 0.1, chosen), rows - 0.1 * exact)
     face = FedFace(strength=0.1, spread=1.2, anchors=2, steps=2)
     source, expected = generator(4), rows
     for _ in range(2):

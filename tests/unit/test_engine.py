@@ -31,8 +31,8 @@ REJECTED = {
 FAILED = {
     "raises": "ZeroDivisionError: a bug in the client",
     "diverges": "the loss is nan",
-    "short model": "ValueError: a model holds torch.float32 values of shape (2215,), expected 2216",
-    "double model": "ValueError: a model holds torch.float64 values",
+    "short model": "ValueError: ModelState holds torch.float32 values of shape (2215,), expected 2216",
+    "double model": "ValueError: ModelState holds torch.float64 values",
     "fractional": "ValueError: Count is 2.5, not a whole number",
     "tensor": "ValueError: Scalars holds loss = tensor(1.), not a number",
     "undeclared": "Smuggler may not leave",

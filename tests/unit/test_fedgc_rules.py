@@ -18,7 +18,6 @@ from personae.core.payload import ClassEmbeddings, Count, Scalars
 from personae.core.rng import generator
 from personae.errors import Diverged
 from personae.parts.corrections import softmax_regulariser, stacked
-from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
@@ -31,9 +30,11 @@ def rows_of(seed: int, count: int = 2, width: int = 8) -> ClassEmbeddings:
     return ClassEmbeddings(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)))
 
 
-def merged(algorithm: FedGC, backbone: Backbone, known: dict[str, Any], heard: dict[str, Any]) -> State:
+def merged(
+    algorithm: FedGC, backbone: Backbone, known: dict[str, Any], heard: dict[str, Any], round_: int = 1, rounds: int = 1
+) -> State:
     model = backbone.state()
-    server = Server(model, backbone, None, None, generator(0), 1, 1)
+    server = Server(model, backbone, None, None, generator(0), round_, rounds)
     replies = [
         Reply(ClientInfo(name, index), Up(model=model, rows=rows, samples=Count(3), training=Scalars({})))
         for index, (name, rows) in enumerate(heard.items())
@@ -55,6 +56,19 @@ def test_rows_of_absent_clients_stay_as_last_seen_and_push_all_the_same(backbone
     assert torch.equal(found["zoe"].rows, expected[5:])
     alone = merged(algorithm, backbone, {}, heard).rows
     assert not torch.allclose(alone["zoe"].rows, found["zoe"].rows)  # eve has pushed
+
+
+@pytest.mark.parametrize(("span", "share"), [("stage", 0.5 * (1 + math.cos(math.pi * 2.5 / 4))), ("round", 1.0)])
+def test_eta_follows_the_schedule_of_local_steps(backbone: Backbone, span: str, share: float):
+    """Round 3 of 4: by default the rate of local steps in the middle of the round, where their schedule spans them."""
+    training = replace(TRAINING, lr=0.1, schedule="cosine", span=span)
+    heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
+    for lr, eta in ((None, 0.1 * share), (0.2, 0.2)):
+        algorithm = FedGC(margin=SOFTMAX, strength=0.5, training=training, lr=lr)
+        found = merged(algorithm, backbone, {}, heard, 3, 4).rows
+        rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+        expected = rows - 0.5 * eta * softmax_regulariser(rows, owners, SOFTMAX).gradient
+        assert torch.allclose(torch.cat([found["ann"].rows, found["zoe"].rows]), expected, atol=1e-7)
 
 
 def test_a_run_with_half_of_the_clients_a_round_keeps_everybodys_rows(tmp_path: Path):
@@ -177,9 +191,9 @@ def test_updates_agree_with_those_of_softmax_over_all_classes_better_than_fedpes
     (standard,), (own,) = torch.autograd.grad(everywhere, live), torch.autograd.grad(local, live)
 
     owners = torch.arange(clients).repeat_interleave(people)
-    server = FedGC(margin=SOFTMAX, training=LocalSGD(lr=lr), strength=1 / classes)
+    server = FedGC(margin=SOFTMAX, strength=1 / classes)
     trained = rows - lr * own
-    corrected = server.step(trained, owners, torch.ones(classes, 1, dtype=torch.bool))
+    corrected = server.step(trained, owners, torch.ones(classes, 1, dtype=torch.bool), lr)
     fedpe, fedgc = alike(trained - rows, -standard), alike(corrected - rows, -standard)
     assert fedpe < 0.7
     assert fedgc > 0.98

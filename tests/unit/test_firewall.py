@@ -106,9 +106,9 @@ def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
 
 
 def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
-    start = up.model.flat - 2.0
+    start = ModelState(up.model.layout, up.model.flat - 2.0)
     measure = Measure.of(up, start)
-    assert measure.norm == pytest.approx(2 * len(start) ** 0.5, rel=1e-5)
+    assert measure.norm == pytest.approx(2 * len(start.flat) ** 0.5, rel=1e-5)
     assert measure.samples == 5
 
 

@@ -148,5 +148,5 @@ def test_embeddings_are_rows_of_float32(kind, rows):
 
 def test_a_model_fills_its_layout(layout: Layout):
     for flat in (torch.zeros(layout.size - 1), torch.zeros(1, layout.size), torch.zeros(layout.size).double()):
-        with pytest.raises(ValueError, match=f"a model holds .* expected {layout.size} of torch.float32"):
+        with pytest.raises(ValueError, match=f"ModelState holds .* expected {layout.size} of torch.float32"):
             ModelState(layout, flat)

@@ -1,10 +1,12 @@
 """Tuning: what each client does with the global model before it is judged."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from personae.algorithms import HFMAML, FedGC, FedPE, Tune
 from personae.core.algorithm import Client, ClientInfo
@@ -19,7 +21,7 @@ from personae.parts.margins import Margin
 from personae.runtime.host import ClientHost
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Request
-from toys import Crowd, Rehearsal, quickly, stage_of
+from toys import Crowd, Rehearsal, quickly, random_faces, stage_of
 
 SGD = LocalSGD(lr=0.05, batch_size=4, iterations=3, augmentation=Augmentation(flip=False, shift=0, colour=0.0))
 ROUNDS = {"rounds": 1}
@@ -94,6 +96,46 @@ def test_it_is_a_few_steps_of_sgd_from_the_rows_kept_or_from_class_means(tmp_pat
     assert torch.equal(rows, was)
     again.backbone.load(model)
     assert not torch.allclose(found, embed(again.embedder(again.backbone), again.test), atol=1e-3)
+
+
+def test_distilling_it_stays_nearer_to_the_global_model(tmp_path: Path):
+    """Beside the margin loss, KL(softmax of the global model's logits || softmax of its own), over class means."""
+    run = Rehearsal(tmp_path, recipe())
+    client, again = client_of(run, "eve", None), client_of(run, "eve", None)
+    model, margin = client.backbone.state(), Margin(kind="cosface", scale=8.0, margin=0.1)
+    tune = Tune(training=SGD, margin=margin, method="distil", strength=2.0, temperature=1.5)
+    found = embed(tune.personal(Broadcast(model=model), None, client), client.test)
+
+    teacher = copy.deepcopy(again.backbone.load(model)).eval()
+    known = class_features(again.backbone, again.train)
+    module, rows = again.backbone.load(model), known.clone()
+
+    def shares(features, towards):
+        return (8.0 * F.normalize(features) @ F.normalize(towards).T / 1.5).log_softmax(1)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        features = module(batch.images)
+        with torch.no_grad():
+            wanted = shares(teacher(batch.images), known)
+        agreement = (wanted.exp() * (wanted - shares(features, rows))).sum(1).mean() * 1.5**2
+        return margin.loss(features, rows, batch.labels) + 2.0 * agreement
+
+    SGD.fit(again.backbone, [rows], again.train, loss, again.generator)
+    assert torch.allclose(found, embed(again.embedder(again.backbone), again.test), atol=2e-5)
+    plain = replace(tune, method="fine-tune").personal(Broadcast(model=model), None, client_of(run, "eve", None))
+    assert not torch.allclose(found, embed(plain, client.test), atol=1e-3)
+
+
+def test_a_client_with_one_identity_leaves_the_statistics_as_they_came(tmp_path: Path):
+    run = Rehearsal(tmp_path, recipe())
+    client = client_of(run, "ann", None)
+    alone = replace(client, train=random_faces(1, 1, 6))
+    model = client.backbone.state()
+    Tune(training=SGD).personal(Broadcast(model=model), None, alone)
+    trained = client.backbone.state()
+    weights = slice(model.layout.trainable_size)
+    assert torch.equal(trained.flat[weights.stop :], model.flat[weights.stop :])
+    assert not torch.equal(trained.flat[weights], model.flat[weights])
 
 
 @pytest.mark.parametrize("before", [FedPE(), FedGC(regulariser="none"), HFMAML()])

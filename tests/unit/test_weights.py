@@ -61,7 +61,8 @@ def test_a_linear_layer_after_the_backbone_is_recognised(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("network", "height", "width"),
     [(Network(name=name), 112, 96) for name in NETWORKS]
-    + [(Network(name="iresnet18"), 112, 112), (Network(name="mobilefacenet"), 64, 48), (Network(norm="group"), 64, 64)],
+    + [(Network(name="iresnet18"), 112, 112), (Network(name="mobilefacenet"), 64, 48), (Network(norm="group"), 64, 64)]
+    + [(Network(name="mobilefacenet", norm="group"), 64, 48), (Network(name="iresnet18", norm="group"), 64, 64)],
     ids=lambda value: value.name if isinstance(value, Network) else str(value),
 )
 def test_every_network_is_recognised(tmp_path: Path, network: Network, height: int, width: int) -> None:

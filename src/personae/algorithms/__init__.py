@@ -1,6 +1,6 @@
 """The algorithms by name: one file each, both halves on one page."""
 
-from personae.algorithms.adapt import Adapt
+from personae.algorithms.adapt import Adapt, Tune
 from personae.algorithms.central import Central
 from personae.algorithms.cluster import Cluster
 from personae.algorithms.domain_adaptation import DAN, DANN
@@ -12,7 +12,6 @@ from personae.algorithms.fedpe import FedPE
 from personae.algorithms.hf_maml import HFMAML, HFMAMLGlobal
 from personae.algorithms.pretrain import Pretrain
 from personae.algorithms.q_fedavg import QFedAvg
-from personae.algorithms.tune import Tune
 from personae.algorithms.unsupervised import Unsupervised
 from personae.core.algorithm import AnyAlgorithm
 

@@ -1,11 +1,15 @@
-"""Local adaptation: every client tunes the finished global model for itself (Yu, Bagdasaryan and Shmatikov).
+"""Local adaptation: every client makes the finished global model its own (Yu, Bagdasaryan and Shmatikov).
 
-server: send theta, and Phi if there is any
-client: theta_i, W_i, Phi_i <- SGD on CosFace over [W_i || Phi_i] of its own faces and of hard public negatives, from
-            theta and Phi; with distillation, + KL(logits of theta || logits of theta_i)
-        all of them stay: a mean loss is what it sends
-server: theta stays as it is
+server: send theta, which stays as it is, and Phi if there is any
+client: theta_i, W_i, Phi_i <- SGD on the margin loss over [W_i || Phi_i] of its own faces and of hard public negatives,
+            from theta and Phi; with distillation, + KL(logits of theta || logits of theta_i)
+        all of them stay
 A client uses theta_i.
+
+It comes in two ways. `adapt` is a stage that clients take part in: they keep theta_i, go on from it in further rounds,
+and send a mean loss. In `tune` no client is asked: whoever is judged, a newcomer too, takes a few steps on the spot
+from theta and from the rows that it kept in an earlier stage, keeps nothing and sends nothing; every round does so
+anew.
 """
 
 import math
@@ -18,10 +22,12 @@ from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.embedder import Embedder
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
+from personae.core.samples import Samples
 from personae.parts.embedding import class_features, still
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.local_sgd import Batch, Fit, LocalSGD
 from personae.parts.margins import Margin
 from personae.parts.objectives import distillation
 from personae.parts.public import PublicSampling
@@ -52,29 +58,57 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adapt(Algorithm[State, Down, Private, Up]):
-    """A tuning stage after any federated run: personal models from the global one, which itself does not change.
+class _Adaptation:
+    """How a client makes a model its own.
 
     `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength` and
-    `temperature` are those of the distillation; the paper that compares with it says neither. `public`, `sampling`:
-    whether clients train with public faces beside their own, and with which. W_i begins as the mean feature of each
-    person under theta; these, with Phi, are also what theta's logits are taken over. They have no margin, as the class
-    of a face is not known where a model is used. In further rounds a client goes on from where it was.
+    `temperature` are those of the distillation; the paper that compares with it says neither. theta's logits are taken
+    over the mean feature of each person under it, and Phi. They have no margin, as the class of a face is not known
+    where a model is used. Batches of one person leave the statistics of BatchNorm as they came: these would take the
+    identity away.
     """
-
-    name: ClassVar[str] = "adapt"
 
     method: Literal["fine-tune", "distil"] = "fine-tune"
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
-    public: bool = True
-    sampling: PublicSampling = field(default_factory=PublicSampling)
     strength: float = 1.0
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.strength < math.inf or not 0 < self.temperature < math.inf:
             raise ValueError("strength and temperature must be positive and finite")
+
+    def adapted(self, client: Client, rows: Tensor, samples: Samples, theta: ModelState, known: Tensor) -> Fit:
+        """Train the client's backbone, as it is loaded, and the rows; `known` are those for the logits of theta."""
+        module = client.backbone.module
+        teacher = still(client.backbone, theta, "teacher") if self.method == "distil" else None
+
+        def loss(batch: Batch) -> Tensor:
+            features = module(batch.images)
+            total = self.margin.loss(features, rows, batch.labels)
+            if teacher:
+                found = self.margin.plain_logits(features, rows)
+                wanted = self.margin.plain_logits(teacher(batch.images), known)
+                total = total + self.strength * distillation(found, wanted, self.temperature)
+            return total
+
+        alone = bool((samples.labels == samples.labels[0]).all())
+        return self.training.train(client, [rows], samples, loss, frozen_statistics=alone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
+    """A stage after any federated run: personal models from the global one, which itself does not change.
+
+    `method`, `strength`, `temperature`: whether and how theta_i is to agree with theta. `public`, `sampling`: whether
+    clients train with public faces beside their own, and with which. W_i begins as the mean feature of each person
+    under theta. In further rounds a client goes on from where it was.
+    """
+
+    name: ClassVar[str] = "adapt"
+
+    public: bool = True
+    sampling: PublicSampling = field(default_factory=PublicSampling)
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -90,31 +124,13 @@ class Adapt(Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         samples = self.sampling.join(client, down.model, self.margin) if self.public else client.train
-        teacher = still(client.backbone, down.model, "teacher")
         client.backbone.load(down.model)
         known = class_features(client.backbone, client.train)
         if down.public:
             known = torch.cat([known, down.public.rows.to(known.device)])
         rows = private.rows.to(known.device, copy=True) if private else known.clone()
-        module = client.backbone.load(private.model if private else down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            total = self.margin.loss(features, rows, batch.labels)
-            if self.method == "distil":
-                found = self.margin.plain_logits(features, rows)
-                wanted = self.margin.plain_logits(teacher(batch.images), known)
-                total = total + self.strength * distillation(found, wanted, self.temperature)
-            return total
-
-        fit = self.training.fit(
-            client.backbone,
-            [rows],
-            samples,
-            loss,
-            client.generator,
-            frozen_statistics=bool((samples.labels == samples.labels[0]).all()),
-        )
+        client.backbone.load(private.model if private else down.model)
+        fit = self.adapted(client, rows, samples, down.model, known)
         return Up(training=Scalars({"loss": fit.loss})), Private(model=client.backbone.state(), rows=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
@@ -122,4 +138,43 @@ class Adapt(Algorithm[State, Down, Private, Up]):
 
     def personal(self, down: Down, private: Private | None, client: Client) -> Embedder:
         client.backbone.load(private.model if private else down.model)
+        return client.embedder(client.backbone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
+    """A few steps of training at each client when it is judged: before (the global model) and after (its personal one).
+
+    `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `rows`: the
+    class embeddings of a client that kept none from the stages before, a new one. `method`, `strength`, `temperature`:
+    as in `adapt`. Each round of the stage tunes anew from theta, with other batches.
+    """
+
+    name: ClassVar[str] = "tune"
+    federated: ClassVar[bool] = False
+
+    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
+    training: LocalSGD = field(
+        default_factory=lambda: LocalSGD(lr=0.01, momentum=0.9, weight_decay=0.0, batch_size=64, iterations=5)
+    )
+    rows: Beginning = "mean"
+
+    def start(self, previous: ServerState | None, server: Server) -> ServerState:
+        return ServerState(model=previous.model if previous else server.initial)
+
+    def send(self, state: ServerState, client: ClientInfo) -> Broadcast:  # noqa: ARG002
+        return Broadcast(model=state.model)
+
+    def merge(self, state: ServerState, replies: Iterable[Reply[Nothing]], server: Server) -> ServerState:  # noqa: ARG002
+        return state
+
+    def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:  # noqa: ARG002
+        client.backbone.load(down.model)
+        kept = client.recall(OwnRows)
+        if kept:
+            rows = kept.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        known = class_features(client.backbone, client.train) if self.method == "distil" else rows
+        self.adapted(client, rows, client.train, down.model, known)
         return client.embedder(client.backbone)

@@ -88,7 +88,7 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
             features = module(batch.images)
             return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
-        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        fit = self.training.train(client, [rows], client.train, loss)
         up = Up(
             model=client.backbone.state(),
             rows=ClassEmbeddings(rows),

@@ -122,12 +122,11 @@ class FedFace(Algorithm[State, Down, Private, Up]):
                 return positive_hinge(features, rows, batch.labels, self.hinge)
             return self.margin.loss(features, rows, batch.labels)
 
-        fit = self.training.fit(
-            client.backbone,
+        fit = self.training.train(
+            client,
             [] if self.fixed else [rows],
             client.train,
             loss,
-            client.generator,
             frozen_statistics=self.batch_norm == "eval" or (self.batch_norm == "auto" and alone),
         )
         rows = F.normalize(rows)

@@ -144,12 +144,11 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             return total
 
         kept = branch.parts if branch else {}
-        fit = self.training.fit(
-            client.backbone,
+        fit = self.training.train(
+            client,
             [rows, *([phi] if len(phi) else []), *kept.values()],
             samples,
             loss,
-            client.generator,
             frozen_statistics=bool((samples.labels == samples.labels[0]).all()),
         )
         model = client.backbone.state()

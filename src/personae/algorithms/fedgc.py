@@ -55,12 +55,12 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     """Federated averaging with class embeddings that the server pushes apart across clients.
 
     `regulariser`: Reg, the softmax regulariser (Eq. 5) in the form of `margin`; cosine is the paper's FedCos, none its
-    FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training`, as in Algorithm 1. `reduction`:
-    whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products of the rows,
-    by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with
-    `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn in each round, and Reg is
-    their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples, n_k as
-    above, or uniform. `rows`: how W_k begins.
+    FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training` in the round, as in Algorithm 1.
+    `reduction`: whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products
+    of the rows, by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed
+    (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn in each round, and Reg
+    is their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples, n_k
+    as above, or uniform. `rows`: how W_k begins.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
@@ -118,7 +118,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)
 
-        fit = self.training.fit(client.backbone, [] if self.fixed else [rows], client.train, loss, client.generator)
+        fit = self.training.train(client, [] if self.fixed else [rows], client.train, loss)
         up = Up(
             model=client.backbone.state(),
             rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
@@ -141,14 +141,15 @@ class FedGC(Algorithm[State, Down, Private, Up]):
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = ModelState(state.model.layout, weighted_mean(models()))
+        eta = self.lr or self.training.rate_of(server.round, server.rounds)
 
         def step(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
-            return self.step(rows, owners, moving, drawn(self.anchors, rows, server.generator))
+            return self.step(rows, owners, moving, eta, drawn(self.anchors, rows, server.generator))
 
         rows = corrected(state.rows, heard, step, server.backbone.device, aliases if self.link else None)
         return State(model=model, rows=rows, aliases=aliases)
 
-    def step(self, rows: Tensor, owners: Tensor, moving: Tensor, anchors: Tensor | None = None) -> Tensor:
+    def step(self, rows: Tensor, owners: Tensor, moving: Tensor, eta: float, anchors: Tensor | None = None) -> Tensor:
         """W - lambda eta grad Reg(W), where rows may move."""
         if self.regulariser == "cosine":  # its sum over all pairs takes no longer than one over the rows
             slope = cosine_regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
@@ -156,4 +157,4 @@ class FedGC(Algorithm[State, Down, Private, Up]):
             slope = softmax_regulariser(
                 rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction, anchors=anchors
             )
-        return rows - self.strength * (self.lr or self.training.lr) * moving * slope.gradient
+        return rows - self.strength * eta * moving * slope.gradient

@@ -84,7 +84,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
             features = module(batch.images)
             return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
-        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        fit = self.training.train(client, [rows], client.train, loss)
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
         return up, Private(rows=rows)
 

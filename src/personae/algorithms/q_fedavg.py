@@ -37,8 +37,9 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     """Fair federated averaging: the larger `q`, the more a client with a high loss moves the model.
 
     `q`: 0 is FedPE; the paper tries 0.001 to 15 and picks by validation. `lipschitz`: L, by default 1 / the learning
-    rate of `training`, as in the paper. `weighting`: p_k by samples, or uniform, which is right where clients are
-    drawn with a chance in proportion to their samples. `rows`: how a_k begins when a client first takes part.
+    rate of `training` in the round, as in the paper. `weighting`: p_k by samples, or uniform, which is right where
+    clients are drawn with a chance in proportion to their samples. `rows`: how a_k begins when a client first takes
+    part.
 
     The server has to believe the losses: a client that claims a high one moves the model more than its share.
     """
@@ -75,15 +76,15 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)
 
-        fit = self.training.fit(client.backbone, [rows], client.train, loss, client.generator)
+        fit = self.training.train(client, [rows], client.train, loss)
         figures = Scalars({"loss": fit.loss, BEFORE: before})
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=figures)
         return up, Private(rows=rows)
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""
         w, trained = state.model.flat, state.model.layout.trainable_size
-        L = self.lipschitz or 1 / self.training.lr
+        L = self.lipschitz or 1 / self.training.rate_of(server.round, server.rounds)
 
         def models() -> Iterator[tuple[Tensor, float]]:
             stay = 0.0

@@ -103,13 +103,14 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
             rows = known.rows.to(client.backbone.device, copy=True)
         else:
             rows = first_rows(self.rows, client.backbone, samples, client.generator)
+            client.carried.beside = None  # the momentum of other rows
         held = client.info.source or self.constrained == "all"
         training = replace(self.training, prox=self.strength if held else 0.0)
 
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)
 
-        fit = training.fit(client.backbone, [rows], samples, loss, client.generator)
+        fit = training.train(client, [rows], samples, loss)
         up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))
         return up, Private(rows=rows, labels=labels)
 

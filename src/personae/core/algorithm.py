@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
@@ -49,6 +49,19 @@ class PublicFaces(Protocol):
         """
 
 
+@dataclass
+class Carried:
+    """What a client's training begins with besides a model, and then what it ended with. Nothing, unless put there.
+
+    `parts/local_sgd.py` reads and writes it; `algorithms/carrying.py` brings it from one round to the next.
+    """
+
+    velocity: Tensor | None = None  # the momentum of the backbone's weights
+    beside: Tensor | None = None  # and of whatever else is trained, as one vector
+    tilt: Tensor | None = None  # what is added to the gradient of the backbone's weights at every step
+    slope: Tensor | None = None  # the mean of that gradient over the steps, without it
+
+
 @dataclass(frozen=True)
 class Client:
     """A client in one round: its faces, a backbone to work with, and its own random numbers."""
@@ -64,6 +77,7 @@ class Client:
     recall: Recall
     embedder: Callable[[Backbone], Embedder]
     public: PublicFaces | None = None
+    carried: Carried = field(default_factory=Carried)
 
 
 class Domains(NamedTuple):
@@ -122,12 +136,18 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
 
     def __init_subclass__(cls) -> None:
         declared = next(get_args(base) for base in cls.__orig_bases__ if get_args(base))  # type: ignore[attr-defined]
-        cls.types = Types(*declared)
+        if "types" not in vars(cls):
+            cls.types = Types(*declared)
 
     @property
     def withheld(self) -> frozenset[str]:
         """Fields of messages that these hyper-parameters leave empty, though the types would let them across."""
         return frozenset()
+
+    @property
+    def personalizes(self) -> bool:
+        """Whether a client uses another model than the global one."""
+        return type(self).personal is not Algorithm.personal
 
     @abstractmethod
     def start(self, previous: ServerState | None, server: Server) -> StateT:

@@ -1,7 +1,7 @@
 """Where each entry of a network's state stands in one flat vector."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -44,11 +44,40 @@ class Layout:
 
     @property
     def size(self) -> int:
-        return self.ends[-1]
+        return self.ends[-1] if self.ends else 0
 
     @property
     def trainable_size(self) -> int:
         return self.ends[self.trainable - 1] if self.trainable else 0
+
+    @cached_property
+    def statistics(self) -> frozenset[str]:
+        """The running means and variances of BatchNorm."""
+        return frozenset(f"{norm}running_{which}" for norm in self._norms for which in ("mean", "var"))
+
+    @cached_property
+    def batch_norm(self) -> frozenset[str]:
+        """All entries of BatchNorm: its statistics, scales and shifts."""
+        affine = {f"{norm}{which}" for norm in self._norms for which in ("weight", "bias")}
+        return self.statistics | affine.intersection(self.names)
+
+    @property
+    def _norms(self) -> list[str]:
+        """What the names of a layer with statistics begin with."""
+        return [name.removesuffix("running_mean") for name in self.names if name.endswith("running_mean")]
+
+    def only(self, names: Collection[str]) -> Self:
+        """The layout of these entries alone, in the same order."""
+        kept = [index for index, name in enumerate(self.names) if name in names]
+        return replace(
+            self,
+            names=tuple(self.names[index] for index in kept),
+            shapes=tuple(self.shapes[index] for index in kept),
+            trainable=sum(index < self.trainable for index in kept),
+        )
+
+    def without(self, names: Collection[str]) -> Self:
+        return self.only([name for name in self.names if name not in names])
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The entries as views of the vector."""

@@ -44,8 +44,8 @@ class Payload(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelState(Payload):
-    """Weights and float buffers of the backbone, as one vector in the order of its layout."""
+class NetworkVector(Payload):
+    """Numbers for entries of the backbone, as one vector in the order of its layout. Each kind says which entries."""
 
     layout: Layout
     flat: Tensor
@@ -53,7 +53,12 @@ class ModelState(Payload):
     def __post_init__(self) -> None:
         if self.flat.dtype != torch.float32 or self.flat.shape != (self.layout.size,):
             found = f"{self.flat.dtype} values of shape {tuple(self.flat.shape)}"
-            raise ValueError(f"a model holds {found}, expected {self.layout.size} of torch.float32")
+            raise ValueError(f"{type(self).__name__} holds {found}, expected {self.layout.size} of torch.float32")
+
+    @classmethod
+    @abstractmethod
+    def part(cls, layout: Layout) -> Layout:
+        """The entries that it holds, of all those of a backbone."""
 
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {name: view.contiguous() for name, view in self.layout.views(self.flat.cpu()).items()}, {}
@@ -61,7 +66,8 @@ class ModelState(Payload):
     @classmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:
         _only((), scalars, cls)
-        return cls(layout, layout.flatten(arrays))
+        part = cls.part(layout)
+        return cls(part, part.flatten(arrays))
 
     @property
     def bytes(self) -> int:
@@ -70,6 +76,53 @@ class ModelState(Payload):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.flat,)
+
+
+class ModelState(NetworkVector):
+    """Weights and float buffers of the backbone."""
+
+    @classmethod
+    def part(cls, layout: Layout) -> Layout:
+        return layout
+
+    def entries(self, part: Layout) -> Tensor:
+        """The vector of a part of its entries."""
+        if part == self.layout:
+            return self.flat
+        views = self.layout.views(self.flat)
+        return part.flatten({name: views[name] for name in part.names})
+
+    def with_entries(self, part: Layout, flat: Tensor) -> "ModelState":
+        """The model with other values for a part of its entries."""
+        model = ModelState(self.layout, self.flat.clone())
+        views = self.layout.views(model.flat)
+        for name, value in part.views(flat).items():
+            views[name].copy_(value)
+        return model
+
+
+class ModelWithoutStatistics(NetworkVector):
+    """A model without the running statistics of BatchNorm, which stay with the client."""
+
+    @classmethod
+    def part(cls, layout: Layout) -> Layout:
+        return layout.without(layout.statistics)
+
+
+class ModelWithoutBatchNorm(NetworkVector):
+    """A model without statistics, scales and shifts of BatchNorm, which stay with the client."""
+
+    @classmethod
+    def part(cls, layout: Layout) -> Layout:
+        return layout.without(layout.batch_norm)
+
+
+class Gradient(NetworkVector):
+    """A direction in which to move the weights: a mean of gradients, or a momentum."""
+
+    @classmethod
+    def part(cls, layout: Layout) -> Layout:
+        return layout.only(layout.names[: layout.trainable])
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +220,17 @@ class Scalars(Payload):
         return cls(dict(scalars))  # type: ignore[arg-type]  # they are checked there
 
 
-KINDS: tuple[type[Payload], ...] = (ModelState, ClassEmbeddings, PublicEmbeddings, Aliases, Count, Scalars)
+KINDS: tuple[type[Payload], ...] = (
+    ModelState,
+    ModelWithoutStatistics,
+    ModelWithoutBatchNorm,
+    Gradient,
+    ClassEmbeddings,
+    PublicEmbeddings,
+    Aliases,
+    Count,
+    Scalars,
+)
 
 
 def _only(expected: tuple[str, ...], found: Mapping[str, object], kind: type[Payload]) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import (
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    Gradient,
+    ModelState,
+    ModelWithoutBatchNorm,
+    ModelWithoutStatistics,
+    PublicEmbeddings,
+    Scalars,
+)
 from personae.core.stage import predecessors
 from personae.data import PartitionPlan
 from personae.experiment.config import SYNTHETIC, Experiment
@@ -19,6 +29,9 @@ FORMAT = 1
 
 MEANINGS = {
     ModelState.__name__: "the network's weights after work on the client's faces",
+    ModelWithoutStatistics.__name__: "the same without the running statistics of BatchNorm",
+    ModelWithoutBatchNorm.__name__: "the same without anything of BatchNorm",
+    Gradient.__name__: "a direction for the weights, computed on the client's faces",
     ClassEmbeddings.__name__: "a vector for each of the client's people: a biometric template",
     PublicEmbeddings.__name__: "a vector for each public person",
     Aliases.__name__: "a keyed token for each of the client's people, which tells who is held by several clients",

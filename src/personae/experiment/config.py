@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from personae.algorithms import ALGORITHMS
+from personae.algorithms.carrying import Carry
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Side, Stage, predecessors
@@ -104,6 +105,7 @@ class StageSection(_Section):
     quorum: float = 0.5
     evaluate_every: int = 0
     server: ServerStep = Field(default_factory=ServerStep)
+    carry: Carry = Field(default_factory=Carry)
     algorithm: dict[str, Any]
 
 
@@ -129,16 +131,14 @@ class Experiment(_Section):
 
     @property
     def recipe(self) -> Recipe:
-        return tuple(
-            Stage(**{**dict(section), "algorithm": _algorithm(section.name, section.algorithm)})
-            for section in self.stages
-        )
+        return tuple(map(_stage, self.stages))
 
     def resolved(self) -> dict[str, Any]:
         """Every value, given or by default, as plain data."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
-        for section, stage in zip(plain["stages"], self.recipe, strict=True):
-            section["algorithm"] = {"name": stage.algorithm.name, **dataclasses.asdict(stage.algorithm)}  # type: ignore[call-overload]
+        for section, given in zip(plain["stages"], self.stages, strict=True):
+            algorithm = _algorithm(given.name, given.algorithm)
+            section["algorithm"] = {"name": algorithm.name, **dataclasses.asdict(algorithm)}  # type: ignore[call-overload]
         return plain
 
 
@@ -192,6 +192,15 @@ def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
     return experiment
+
+
+def _stage(section: StageSection) -> Stage:
+    options = dict(section)
+    algorithm, carry = _algorithm(section.name, options.pop("algorithm")), options.pop("carry")
+    try:
+        return Stage(**options, algorithm=carry.around(algorithm))
+    except ValueError as error:
+        raise ConfigError(f"stages.{section.name}.carry: {error}") from error
 
 
 def _algorithm(stage: str, options: Mapping[str, Any]) -> AnyAlgorithm:

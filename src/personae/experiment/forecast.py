@@ -73,14 +73,14 @@ def _side(stage: Stage, trainers: list[Holding], materials: Materials) -> list[H
 
 
 def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
-    algorithm, trainers = type(stage.algorithm), _side(stage, trainers, materials)
+    algorithm, trainers = stage.algorithm, _side(stage, trainers, materials)
     asked = max(1, round(stage.participation * len(trainers))) if algorithm.federated else 0
     classes = sum(holding.identities for holding in trainers) // len(trainers)
     images = sum(holding.train for holding in trainers)
     if not algorithm.federated and not algorithm.pools_faces:
         images = len(materials.public) if materials.public is not None else 0
     people = 0 if materials.public is None else materials.public.samples().classes
-    sizes = layout, width, classes, people, withheld(stage.algorithm)
+    sizes = layout, width, classes, people, withheld(algorithm)
     return StageForecast(
         name=stage.name,
         algorithm=algorithm.name,
@@ -89,5 +89,5 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         images_per_round=images * asked // len(trainers) if asked else images,
         bytes_down=asked * message_bytes(algorithm.types.down, *sizes),
         bytes_up=asked * message_bytes(algorithm.types.up, *sizes),
-        leaves=sends(stage.algorithm),
+        leaves=sends(algorithm),
     )

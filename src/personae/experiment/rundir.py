@@ -128,14 +128,13 @@ def environment(device: str, workers: int, acceleration: Acceleration) -> dict[s
 
 
 def _describe(stage: Stage) -> dict[str, Any]:
-    algorithm = type(stage.algorithm)
     return {
         "name": stage.name,
-        "algorithm": algorithm.name,
+        "algorithm": stage.algorithm.name,
         "label": stage.title,
         "rounds": stage.rounds,
         "discloses": sorted({*sends(stage.algorithm), *Assessment.payloads().values()}),
-        "pools_faces": algorithm.pools_faces,
+        "pools_faces": stage.algorithm.pools_faces,
     }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from personae.errors import ConfigError
 from personae.models import iresnet, mbf, mobilefacenet, small, sphere
+from personae.models.norms import regrouped
 
 REDUCTION = 16
 """Every backbone halves the image four times, rounding up: 112 rows become 7."""
@@ -24,18 +25,24 @@ class Architecture(NamedTuple):
 
     layout: Callable[..., nn.Module]
     initialise: Callable[[nn.Conv2d | nn.Linear, torch.Generator], None]
+    last_norm: str | None  # its BatchNorm after the last layer; None where it has no BatchNorm at all
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """What can be chosen for `Network.norm`."""
+        return ("batch", "group") if self.last_norm else ("batch",)
 
 
 NETWORKS: Mapping[str, Architecture] = {
-    "small": Architecture(small.Small, small.initialise),
-    "sphere20": Architecture(partial(sphere.Sphere, blocks=(1, 2, 4, 1)), sphere.initialise),
-    "sphere64": Architecture(partial(sphere.Sphere, blocks=(3, 8, 16, 3)), sphere.initialise),
-    "iresnet18": Architecture(partial(iresnet.IResNet, blocks=(2, 2, 2, 2)), iresnet.initialise),
-    "iresnet34": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 6, 3)), iresnet.initialise),
-    "iresnet50": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 14, 3)), iresnet.initialise),
-    "iresnet100": Architecture(partial(iresnet.IResNet, blocks=(3, 13, 30, 3)), iresnet.initialise),
-    "mobilefacenet": Architecture(mobilefacenet.MobileFaceNet, mobilefacenet.initialise),
-    "mbf": Architecture(mbf.MBF, mbf.initialise),
+    "small": Architecture(small.Small, small.initialise, "features"),
+    "sphere20": Architecture(partial(sphere.Sphere, blocks=(1, 2, 4, 1)), sphere.initialise, None),
+    "sphere64": Architecture(partial(sphere.Sphere, blocks=(3, 8, 16, 3)), sphere.initialise, None),
+    "iresnet18": Architecture(partial(iresnet.IResNet, blocks=(2, 2, 2, 2)), iresnet.initialise, "features"),
+    "iresnet34": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 6, 3)), iresnet.initialise, "features"),
+    "iresnet50": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 14, 3)), iresnet.initialise, "features"),
+    "iresnet100": Architecture(partial(iresnet.IResNet, blocks=(3, 13, 30, 3)), iresnet.initialise, "features"),
+    "mobilefacenet": Architecture(mobilefacenet.MobileFaceNet, mobilefacenet.initialise, "last_bn"),
+    "mbf": Architecture(mbf.MBF, mbf.initialise, "features.layers.3"),
 }
 
 
@@ -44,9 +51,10 @@ class Network:
     """Which backbone, and of what shape: enough to build it anew in any process.
 
     Every backbone takes RGB images, float32 [N, 3, height, width] in [-1, 1], and gives embeddings, float32
-    [N, embedding], that are *not* normalised. `norm` is a choice of the small network alone: "batch", or "group" for
-    clients whose batches hold a single identity. With `hidden`, the backbone gives as many numbers, and one more linear
-    layer casts them to the embedding: 1,000 and 512 in HF-MAML's paper, whose backbone is a classifier of objects.
+    [N, embedding], that are *not* normalised. `norm`: "batch", or "group" for GroupNorm in the place of every
+    BatchNorm: no statistics to average, and none that a batch of a single identity could spoil. With `hidden`, the
+    backbone gives as many numbers, and one more linear layer casts them to the embedding: 1,000 and 512 in HF-MAML's
+    paper, whose backbone is a classifier of objects.
     """
 
     name: str = "small"
@@ -76,21 +84,23 @@ class Network:
         """The modules alone, without memory for their weights (on the device "meta"): names, shapes and counts."""
         self.check()
         last_map = (-(-self.height // REDUCTION), -(-self.width // REDUCTION))
-        options = {"norm": self.norm} if self.name == "small" else {}
+        architecture = NETWORKS[self.name]
         with torch.device("meta"):
+            body = architecture.layout(self.hidden or self.embedding, *last_map)
+            if self.norm == "group" and architecture.last_norm:
+                body = regrouped(body, architecture.last_norm)
             if self.hidden is None:
-                return NETWORKS[self.name].layout(self.embedding, *last_map, **options)
-            body = NETWORKS[self.name].layout(self.hidden, *last_map, **options)
+                return body
             return nn.Sequential(OrderedDict(body=body, cast=nn.Linear(self.hidden, self.embedding)))
 
     def check(self) -> None:
         """Raise a ConfigError where there is no such network."""
         if self.name not in NETWORKS:
             raise ConfigError(f"network.name = {self.name!r}: there are {', '.join(NETWORKS)}")
-        if self.norm not in small.NORMS:
-            raise ConfigError(f"network.norm = {self.norm!r}: there are {', '.join(small.NORMS)}")
-        if self.norm != "batch" and self.name != "small":
-            raise ConfigError(f"network.norm = {self.norm!r}: only the network 'small' has it, not {self.name!r}")
+        if self.norm not in ("batch", "group"):
+            raise ConfigError(f"network.norm = {self.norm!r}: there are batch, group")
+        if self.norm not in NETWORKS[self.name].norms:
+            raise ConfigError(f"network.norm = {self.norm!r}: {self.name!r} has no BatchNorm that it could replace")
         if self.embedding < 1:
             raise ConfigError(f"network.embedding = {self.embedding}: at least 1")
         if self.hidden is not None and self.hidden < 1:

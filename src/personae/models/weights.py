@@ -171,7 +171,7 @@ def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
 def _candidates() -> list[Network]:
     """Every network, at the size that is quickest to lay out: its names are the same at any."""
     smallest = Network(height=MINIMUM_SIDE, width=MINIMUM_SIDE)
-    return [replace(smallest, name=name) for name in NETWORKS] + [replace(smallest, name="small", norm="group")]
+    return [replace(smallest, name=name, norm=norm) for name, kind in NETWORKS.items() for norm in kind.norms]
 
 
 @cache

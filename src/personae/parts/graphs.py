@@ -27,7 +27,8 @@ from personae.core.backbone import Backbone
 
 PATIENCE = 2  # steps of one batch size that run one by one first: libraries choose kernels, and rare sizes stay so
 NARROWEST = 8  # rows that class embeddings are filled up to at least; above it, to a power of two
-_AGREEMENT = 1e-3  # relative; padded and plain gradients differ by the order of sums alone
+_AGREEMENT = 1e-3  # relative; padded and plain losses differ by the order of sums alone
+_ROUNDINGS = 16  # by which gradients may differ besides: each layer on the way back rounds what another order gave it
 
 _log = logging.getLogger("personae")
 _launching = threading.Lock()  # single kernels of one client would wait in line behind the graphs of all the others
@@ -41,12 +42,16 @@ class Step(Protocol):
     pairs: list[tuple[Tensor, Tensor]]  # what it moves, and the gradients
     momenta: list[Tensor]
     anchor: Tensor | None  # where the backbone began
+    tilt: Tensor | None  # what is added to the gradient of its weights
+    path: Tensor | None  # the sum of these gradients so far, without it
     total: Tensor  # of the losses so far
+    rounding: float  # of its arithmetic, relative
 
     def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float | Tensor) -> None: ...
 
 
 Inputs = tuple[Tensor, Tensor, Tensor]
+Ending = tuple[Tensor, Tensor | None]  # all momenta as one vector, and `path`
 MakeStep = Callable[[Sequence[Tensor]], Step]
 
 
@@ -126,9 +131,13 @@ class Program:
 
     @contextmanager
     def fitting(
-        self, loss: Callable[[Any], Tensor], others: Sequence[Tensor], velocity: Tensor | None
-    ) -> Iterator[Callable[[], Tensor]]:
-        """Inside, the tensors of this loss are at the program's places. Gives a function for the momenta."""
+        self,
+        loss: Callable[[Any], Tensor],
+        others: Sequence[Tensor],
+        velocity: Tensor | None,
+        tilt: Tensor | None,
+    ) -> Iterator[Callable[[], Ending]]:
+        """Inside, the tensors of this loss are at the program's places. Gives a function for how it ends."""
         contents = _Contents(self.backbone, others)
         contents.read("loss", loss)
         parts = [_part(momentum, other) for momentum, other in zip(self.step.momenta[1:], others, strict=True)]
@@ -137,9 +146,12 @@ class Program:
         stream = self.side if current == default else current  # nothing can be captured on the default stream
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            self._begin(loss, velocity, parts)
+            self._begin(loss, velocity, tilt, parts)
             with _moved(contents.tensors, self.places, len(others)):
-                yield lambda: torch.cat([self.step.momenta[0], *(part.flatten() for part in parts)])
+                yield lambda: (
+                    torch.cat([self.step.momenta[0], *(part.flatten() for part in parts)]),
+                    self.step.path,
+                )
         current.wait_stream(stream)
 
     def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float) -> None:
@@ -159,7 +171,9 @@ class Program:
                 place.copy_(given)
             graph.replay()
 
-    def _begin(self, loss: Callable[[Any], Tensor], velocity: Tensor | None, parts: Sequence[Tensor]) -> None:
+    def _begin(
+        self, loss: Callable[[Any], Tensor], velocity: Tensor | None, tilt: Tensor | None, parts: Sequence[Tensor]
+    ) -> None:
         self.step.loss = loss
         self.step.total.zero_()
         for momentum in self.step.momenta:
@@ -171,6 +185,9 @@ class Program:
                 target.copy_(part.view_as(target))
         if self.step.anchor is not None:
             self.step.anchor.copy_(self.backbone.weights)
+        if self.step.tilt is not None and self.step.path is not None and tilt is not None:
+            self.step.tilt.copy_(tilt)
+            self.step.path.zero_()
 
     def _capture(self, inputs: Inputs) -> tuple[torch.cuda.CUDAGraph, Inputs] | None:
         images, labels, drawn = (tensor.clone() for tensor in inputs)
@@ -290,8 +307,9 @@ def _padding_agrees(
         slopes = [_part(slope, tensor) for (_, slope), tensor in zip(step.pairs[1:], tensors[:trained], strict=True)]
         found.append(torch.cat([step.total[None], *(each.flatten() for each in (backbone.gradient, *slopes))]))
     plain, padded = found
+    agreement = max(_AGREEMENT, _ROUNDINGS * step.rounding)
     return bool(
-        ((plain - padded).norm() <= _AGREEMENT * plain.norm())
+        ((plain - padded).norm() <= agreement * plain.norm())
         & ((plain[0] - padded[0]).abs() <= _AGREEMENT * plain[0].abs())
     )
 

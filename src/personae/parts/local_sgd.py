@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from personae.core.algorithm import Client
 from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
-from personae.parts.graphs import Inputs, program_for
+from personae.parts.graphs import Ending, Inputs, program_for
 from personae.parts.images import Augmentation
 
 CHECK_EVERY = 16  # steps between looks at the loss: on a GPU each look waits for the device
@@ -34,16 +35,24 @@ Loss = Callable[[Batch], Tensor]
 
 @dataclass(frozen=True)
 class Fit:
-    """How training went: the mean loss over its steps, and the momentum it ended with."""
+    """How training went: the mean loss over its steps, and the momentum it ended with.
+
+    `slope` is the mean gradient of the backbone's weights over the steps, where their gradients were tilted.
+    """
 
     loss: float
     steps: int
     velocity: Tensor
+    slope: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
-    """Stochastic gradient descent with momentum and weight decay, for a budget of epochs or of iterations."""
+    """Stochastic gradient descent with momentum and weight decay, for a budget of epochs or of iterations.
+
+    `schedule` says how the rate goes on after `warmup`. `span` is what one schedule spans: a client's round, or all
+    rounds of the stage, of which every round is an equal part. Where the server trains, it spans the stage.
+    """
 
     lr: float = 0.05
     momentum: float = 0.9
@@ -51,8 +60,11 @@ class LocalSGD:
     batch_size: int = 32
     epochs: float | None = None  # passes over the data; 1 if no budget is given
     iterations: int | None = None  # steps, whatever the size of the data
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    span: Literal["round", "stage"] = "round"
     warmup: float = 0.0  # share of the schedule in which the rate rises from zero
+    milestones: tuple[float, ...] = (0.5, 0.75)  # step: shares of the schedule after each of which
+    decay: float = 0.1  # the rate is multiplied by this
     clip_norm: float | None = None
     prox: float = 0.0  # FedProx: how strongly the backbone is drawn to where it began
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -68,6 +80,8 @@ class LocalSGD:
                 raise ValueError(f"{name} is {value}, it must be positive")
         if not 0 <= self.momentum < 1 or not 0 <= self.warmup < 1:
             raise ValueError("momentum and warmup must be in [0, 1)")
+        if not all(0 < share < 1 for share in self.milestones) or not 0 < self.decay <= 1:
+            raise ValueError("milestones are shares of the schedule, in (0, 1), and decay is in (0, 1]")
         if not 0 <= self.weight_decay < math.inf or not 0 <= self.prox < math.inf:
             raise ValueError("weight_decay and prox must be finite and not negative")
 
@@ -87,8 +101,45 @@ class LocalSGD:
                 return self.lr * 0.5 * (1 + math.cos(math.pi * rest))
             case "linear":
                 return self.lr * (1 - rest)
+            case "step":
+                return self.lr * self.decay ** sum(progress >= share for share in self.milestones)
             case _:
                 return self.lr
+
+    def rate_of(self, round_: int, rounds: int) -> float:
+        """The learning rate of a round as a whole: in the middle of it, where the schedule spans the stage."""
+        return self.rate((round_ - 0.5) / rounds) if self.span == "stage" else self.lr
+
+    def train(
+        self,
+        client: Client,
+        others: Sequence[Tensor],
+        samples: Samples,
+        loss: Loss,
+        *,
+        frozen_statistics: bool = False,
+    ) -> Fit:
+        """A client's `fit` in one round, which goes on with what the client carries and leaves what it goes on with."""
+        carried, device = client.carried, client.backbone.device
+        velocity: Tensor | None = None
+        if carried.velocity is not None:
+            size = sum(tensor.numel() for tensor in others)
+            beside = carried.beside if carried.beside is not None and len(carried.beside) == size else torch.zeros(size)
+            velocity = torch.cat([carried.velocity.to(device), beside.to(device)])
+        fit = self.fit(
+            client.backbone,
+            others,
+            samples,
+            loss,
+            client.generator,
+            velocity=velocity,
+            tilt=carried.tilt,
+            part=(client.round - 1, client.rounds) if self.span == "stage" else (0, 1),
+            frozen_statistics=frozen_statistics,
+        )
+        weights = client.backbone.layout.trainable_size
+        carried.velocity, carried.beside, carried.slope = fit.velocity[:weights], fit.velocity[weights:], fit.slope
+        return fit
 
     def fit(
         self,
@@ -99,14 +150,16 @@ class LocalSGD:
         generator: torch.Generator,
         *,
         velocity: Tensor | None = None,
+        tilt: Tensor | None = None,
         part: tuple[int, int] = (0, 1),
         frozen_statistics: bool = False,
     ) -> Fit:
         """Train the backbone and the `others` (class embeddings, say) in place.
 
-        `velocity` is the momentum to go on with (none: from rest). `part` (i, n) says that this is the i-th of n
-        equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by the statistics that it came with
-        and leaves them as they are; its scale and shift are trained all the same.
+        `velocity` is the momentum to go on with (none: from rest). `tilt` is added to the gradient of the backbone's
+        weights at every step; `Fit.slope` is then the mean of what it was added to. `part` (i, n) says that this is the
+        i-th of n equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by the statistics that it
+        came with and leaves them as they are; its scale and shift are trained all the same.
 
         A loss is a function of the batch and of what it closes over. On a GPU it is captured together with that, so
         nothing else that it uses may change from step to step.
@@ -117,25 +170,26 @@ class LocalSGD:
         first = next(batches)
 
         def make(tensors: Sequence[Tensor]) -> _Step:
-            return _Step(self, backbone, tensors, loss)
+            return _Step(self, backbone, tensors, loss, tilted=tilt is not None)
 
         checked = 0.0
         with _training(backbone.module, frozen_statistics):
-            program = program_for(backbone, loss, others, make, (self, frozen_statistics), samples.classes, first)
+            options = self, frozen_statistics, tilt is not None
+            program = program_for(backbone, loss, others, make, options, samples.classes, first)
             run = program or make(others)
-            with run.fitting(loss, others, velocity) as momenta:
+            with run.fitting(loss, others, velocity, tilt) as ending:
                 for step, inputs in enumerate(chain([first], batches)):
                     run(*inputs, self.rate((part[0] + step / steps) / part[1]))
                     if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
                         checked = float(run.total)
                         if not math.isfinite(checked):
                             raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
-                velocity = momenta()
+                velocity, path = ending()
         if not all_finite(backbone.flat):
             raise Diverged(f"the weights are not finite after {steps} steps; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)
-        return Fit(checked / steps, steps, velocity)
+        return Fit(checked / steps, steps, velocity, None if path is None else path / steps)
 
     def _loaded(self, samples: Samples, steps: int, backbone: Backbone, generator: torch.Generator) -> Iterator[Inputs]:
         """Images as bytes, their labels and how they vary, on the device, batch after batch."""
@@ -157,7 +211,9 @@ class LocalSGD:
 class _Step:
     """Moves the backbone and other tensors by one batch: momentum SGD, with all momenta in one vector."""
 
-    def __init__(self, options: LocalSGD, backbone: Backbone, others: Sequence[Tensor], loss: Loss) -> None:
+    def __init__(
+        self, options: LocalSGD, backbone: Backbone, others: Sequence[Tensor], loss: Loss, *, tilted: bool = False
+    ) -> None:
         self.options, self.backbone, self.loss = options, backbone, loss
         self.pairs = [(backbone.weights, backbone.gradient), *map(_with_gradient, others)]
         sizes = [weights.numel() for weights, _ in self.pairs]
@@ -167,7 +223,10 @@ class _Step:
             for part, (weights, _) in zip(self.velocity.split(sizes), self.pairs, strict=True)  # type: ignore[no-untyped-call]
         ]
         self.anchor = backbone.weights.clone() if options.prox else None
+        self.tilt = torch.zeros_like(backbone.weights) if tilted else None
+        self.path = torch.zeros_like(backbone.weights) if tilted else None
         self.total = torch.zeros((), device=backbone.device)
+        self.rounding = torch.finfo(getattr(torch, options.precision)).eps
 
     @contextmanager
     def fitting(
@@ -175,10 +234,13 @@ class _Step:
         loss: Loss,  # noqa: ARG002
         others: Sequence[Tensor],  # noqa: ARG002
         velocity: Tensor | None,
-    ) -> Iterator[Callable[[], Tensor]]:
+        tilt: Tensor | None,
+    ) -> Iterator[Callable[[], Ending]]:
         if velocity is not None:
             self.velocity.copy_(velocity)
-        yield lambda: self.velocity
+        if self.tilt is not None and tilt is not None:
+            self.tilt.copy_(tilt)
+        yield lambda: (self.velocity, self.path)
 
     def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float | Tensor) -> None:
         batch = self.options.augmentation(images, drawn)
@@ -202,8 +264,12 @@ class _Step:
             scale = (options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
             for _, gradient in self.pairs:
                 gradient.mul_(scale)
-        for (weights, gradient), momentum in zip(self.pairs, self.momenta, strict=True):
+        for weights, gradient in self.pairs:
             gradient.add_(weights, alpha=options.weight_decay)
+        if self.tilt is not None and self.path is not None:
+            self.path.add_(self.backbone.gradient)
+            self.backbone.gradient.add_(self.tilt)
+        for (weights, gradient), momentum in zip(self.pairs, self.momenta, strict=True):
             momentum.mul_(options.momentum).add_(gradient)
             if isinstance(rate, Tensor):  # a captured step reads it anew at each replay
                 weights.addcmul_(momentum, rate, value=-1)

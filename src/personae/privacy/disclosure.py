@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import KINDS, Aliases, ClassEmbeddings, Count, NetworkVector, PublicEmbeddings, Scalars
 
 PREAMBLE = """# What leaves a client
 
@@ -40,6 +40,12 @@ only where `link` is set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
 found, which is about how many people are on its images.
+
+What clients carry from round to round (`carry` of a stage, with any algorithm) can change this. Control variates, and
+momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of
+the weights says, and momentum a little more, since it is of the last few batches. Momentum that a client keeps adds
+nothing. BatchNorm that a client keeps makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these
+entries are then not in the message.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 """
@@ -109,7 +115,7 @@ def message_bytes(
 ) -> int:
     """The size of a message before there is one: of a client's and of public classes, with embeddings of this width."""
     sizes = {
-        ModelState.__name__: 4 * layout.size,
+        **{vector.__name__: 4 * vector.part(layout).size for vector in KINDS if issubclass(vector, NetworkVector)},
         ClassEmbeddings.__name__: 4 * width * classes,
         PublicEmbeddings.__name__: 4 * width * public_classes,
         Aliases.__name__: 8 * classes,

@@ -12,6 +12,9 @@ from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell
 
 EXPLANATIONS = {
     "ModelState": "weights of the model",
+    "ModelWithoutStatistics": "weights of the model, without the statistics of BatchNorm",
+    "ModelWithoutBatchNorm": "weights of the model, without those of BatchNorm",
+    "Gradient": "a mean gradient or a momentum of the weights",
     "ClassEmbeddings": "one vector for each identity that a client holds",
     "Aliases": "a token for each identity, by which clients that hold the same person can be told",
     "PublicEmbeddings": "one vector for each identity of a public data set",

@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Payload, PublicEmbeddings
+from personae.core.payload import (
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    Gradient,
+    ModelState,
+    NetworkVector,
+    Payload,
+    PublicEmbeddings,
+)
 from personae.core.samples import Samples
 
 
@@ -39,8 +47,8 @@ class Firewall:
         people = public.classes if public else 0
         named = {len(payload.tokens) for payload in _payloads(update) if isinstance(payload, Aliases)}
         for payload in _payloads(update):
-            if isinstance(payload, ModelState) and payload.layout != backbone.layout:
-                return _difference(payload.layout, backbone.layout)
+            if isinstance(payload, NetworkVector) and payload.layout != payload.part(backbone.layout):
+                return _difference(payload.layout, payload.part(backbone.layout))
             if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
                 return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
             if isinstance(payload, ClassEmbeddings) and named - {len(payload.rows)}:
@@ -61,6 +69,7 @@ class Firewall:
         if not self.enabled or not measures:
             return {}
         usual_norm = statistics.median(measure.norm for measure in measures.values())
+        usual_gradient = statistics.median(measure.gradient for measure in measures.values())
         usual_samples = statistics.median(measure.samples for measure in measures.values())
         found = {}
         for client, measure in measures.items():
@@ -68,6 +77,8 @@ class Firewall:
                 found[client] = "its update is too long to measure"
             elif measure.norm > self.norm_multiple * usual_norm > 0:
                 found[client] = f"its update is {measure.norm / usual_norm:.1f} times as long as the round's median"
+            elif not measure.gradient <= self.norm_multiple * usual_gradient and usual_gradient > 0:
+                found[client] = f"its gradient is {measure.gradient / usual_gradient:.1f} times the round's median"
             elif measure.samples > self.samples_multiple * usual_samples > 0:
                 found[client] = f"it claims {measure.samples / usual_samples:.0f} times the round's median of samples"
         return found
@@ -75,20 +86,23 @@ class Firewall:
 
 @dataclass(frozen=True)
 class Measure:
-    """An update in numbers: how far it moves the model, and on how many samples it rests."""
+    """An update in numbers: how far it moves the model, on how many samples it rests, how long its gradients are."""
 
     norm: float
     samples: int
+    gradient: float = 0.0
 
     @classmethod
-    def of(cls, update: Message, model: Tensor) -> "Measure":
-        norm, samples = 0.0, 0
+    def of(cls, update: Message, model: ModelState) -> "Measure":
+        norm, samples, gradient = 0.0, 0, 0.0
         for payload in _payloads(update):
-            if isinstance(payload, ModelState):
-                norm = float(torch.dist(payload.flat, model.to(payload.flat.device)))
+            if isinstance(payload, Gradient):
+                gradient = math.hypot(gradient, float(payload.flat.norm()))
+            elif isinstance(payload, NetworkVector):
+                norm = float(torch.dist(payload.flat, model.entries(payload.layout).to(payload.flat.device)))
             elif isinstance(payload, Count):
                 samples = payload.value
-        return cls(norm, samples)
+        return cls(norm, samples, gradient)
 
 
 def _payloads(update: Message) -> list[Payload]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from personae.core.algorithm import Algorithm, Client, KeptT
+from personae.core.algorithm import Client, KeptT
 from personae.core.embedder import Embedder
 from personae.core.message import LocalState
 from personae.core.payload import Scalars
@@ -70,7 +70,7 @@ class ClientHost:
         self.backbone.load(request.down.model)
         shared = self.federation.judge(self.federation.embedder(self.backbone), faces)
         personal = shared
-        if type(self.federation.stage(request.stage).algorithm).personal is not Algorithm.personal:
+        if self.federation.stage(request.stage).algorithm.personalizes:
             personal = self.federation.judge(self.personal(request), faces)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}

@@ -52,7 +52,7 @@ def federated_round(
             elif problem := firewall.problem(answer.message, server.backbone, server.public):
                 rejected[name] = problem
             else:
-                measures[name] = Measure.of(answer.message, state.model.flat)
+                measures[name] = Measure.of(answer.message, state.model)
                 figures[name] = _figures(answer.message)
                 kept.put(name, answer.message)
         heard = {*failures, *rejected, *measures}
