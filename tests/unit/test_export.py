@@ -1,5 +1,6 @@
 """Models out and in use: ONNX and safetensors, cards, thresholds, and the commands from export to identify."""
 
+import dataclasses
 import json
 import signal
 import sys
@@ -16,6 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from personae import cli
+from personae.core.acceleration import Acceleration
+from personae.core.algorithm import ClientInfo
 from personae.core.payload import Payload
 from personae.data import synthetic_faces
 from personae.deploy.card import MEANINGS, markdown
@@ -25,11 +28,17 @@ from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import evaluate
 from personae.experiment.assess import load_model, load_state
-from personae.experiment.config import load_experiment
-from personae.experiment.run import run_experiment
+from personae.experiment.config import load_experiment, parse_experiment
+from personae.experiment.materials import Materials
+from personae.experiment.run import federation_of, run_experiment
 from personae.models import Network, load_weights
 from personae.parts import onnx as onnx_models
+from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import save_onnx
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.federation import ClientFaces
+from personae.runtime.host import ClientHost
+from personae.runtime.transport import Answer, Request
 
 EXPERIMENT = """
 name = "tiny"
@@ -219,6 +228,32 @@ def test_the_personal_model_of_fedfr_is_its_backbone_and_transform(tmp_path: Pat
     assert load_model(run, "federate", client="client-002").digest != load_model(tmp_path / "own.safetensors").digest
 
 
+def floats_of(state: dict[str, Tensor]) -> list[Tensor]:
+    return [state[name] for name in sorted(state) if state[name].is_floating_point()]
+
+
+def judged_in(run: Path, stage: str, client: str) -> Tensor:
+    """The weights of the last model that a judge is shown when a client is assessed after a stage."""
+    experiment = parse_experiment(json.loads((run / "config.json").read_text()), "config.json")
+    materials, seen = Materials(experiment), []
+
+    def judge(embedder: BackboneEmbedder, faces: ClientFaces) -> dict[str, float]:
+        seen.append(torch.cat([each.flatten() for each in floats_of(embedder.backbone.module.state_dict())]))
+        return {}
+
+    federation = dataclasses.replace(federation_of(materials, run, Acceleration(), None), judge=judge)
+    host = ClientHost(federation)
+    checkpoints = Checkpoints(
+        run / "checkpoints", materials.digest(Acceleration()), experiment.recipe, host.backbone.layout
+    )
+    chosen = federation.stage(stage)
+    info = ClientInfo(client, materials.clients.clients.index(client))
+    down = chosen.algorithm.send(checkpoints.finished(stage), info)
+    answer = host.handle(Request("assess", stage, chosen.rounds, info, down))
+    assert isinstance(answer, Answer), answer
+    return seen[-1]
+
+
 def test_a_model_that_is_tuned_for_a_client_is_tuned_the_same_again(tmp_path: Path, run: Path) -> None:
     network, once = load_state(run, "tune", client="client-000")
     _, again = load_state(run, "tune", client="client-000")
@@ -226,7 +261,8 @@ def test_a_model_that_is_tuned_for_a_client_is_tuned_the_same_again(tmp_path: Pa
     assert network == Network(height=32, width=32, embedding=16)
     assert all(torch.equal(once[name], again[name]) for name in once)
     assert any(not torch.equal(once[name], shared[name]) for name in once)
-    # Judged by its figures, it is the very model that the run judged.
+    assert torch.equal(judged_in(run, "tune", "client-000"), torch.cat([each.flatten() for each in floats_of(once)]))
+    # Its figures are those of the run.
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (event,) = [each for each in events if each["event"] == "personal" and each["stage"] == "tune"]
     export_model(run, tmp_path / "own.onnx", client="client-000", stage="tune", judge=False)

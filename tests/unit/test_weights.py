@@ -301,12 +301,19 @@ def repeated(state: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> dic
     return {**state, name: torch.zeros(()).expand(shape)}
 
 
+def declared(network: Network) -> dict[str, Tensor]:
+    """All of a network's weights, in a few bytes."""
+    layout = network.layout().state_dict()
+    return {name: torch.zeros((), dtype=like.dtype).expand(like.shape) for name, like in layout.items()}
+
+
 HOSTILE: dict[str, Callable[[Path, dict[str, Tensor]], object]] = {
     "bomb.pth": lambda path, state: archive(path, Tampered(2**28, (2**28,), (1,)), bytes(2**30), zipfile.ZIP_DEFLATED),
     "numel.pth": lambda path, state: archive(path, Tampered(2**40, (2**40,), (1,)), bytes(16)),
     "beyond.pth": lambda path, state: archive(path, Tampered(4, (2**30,), (1,)), bytes(16)),
     "negative.pth": lambda path, state: archive(path, Tampered(4, (-4,), (1,)), bytes(16)),
     "repeated.pth": lambda path, state: torch.save(repeated(state, "fc.weight", (2**30, 576)), path),
+    "consistent.pth": lambda path, state: torch.save(declared(Network(embedding=2**20, height=48, width=32)), path),
     "map.pth": lambda path, state: torch.save(repeated(state, "fc.weight", (24, 64 * 2**20)), path),
     "cast.pth": lambda path, state: torch.save({"cast.weight": torch.zeros(()), "body.x": torch.zeros(1)}, path),
     "scalar.pth": lambda path, state: torch.save({**state, "fc.weight": torch.zeros(())}, path),
@@ -323,6 +330,7 @@ HOSTILE: dict[str, Callable[[Path, dict[str, Tensor]], object]] = {
     "lies.safetensors": lambda path, state: header(path, {"a": entry([3], 0, 16)}, data=bytes(16)),
     "dtype.safetensors": lambda path, state: header(path, {"a": entry([4], 0, 16, "F31")}, data=bytes(16)),
     "deep.safetensors": lambda path, state: header(path, b'{"a":' * 200_000),
+    "many.safetensors": lambda path, state: header(path, {f"name {n}": entry([0], 0, 0) for n in range(150_000)}),
     "list.safetensors": lambda path, state: header(path, b"[]"),
 }
 
@@ -350,6 +358,7 @@ def test_hostile_files_are_refused_by_name_in_little_memory(tmp_path: Path, stat
     found = json.loads(ended.stdout)
     assert found.pop("megabytes") < 1000
     assert found.keys() == HOSTILE.keys()
+    assert "a header of" in found["many.safetensors"]
     for name, message in found.items():
         assert f"{name}: " in message, (name, message)
         assert "\n" not in message, (name, message)
