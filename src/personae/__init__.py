@@ -41,6 +41,7 @@ from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthet
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import Evaluation, evaluate
+from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
@@ -49,6 +50,10 @@ from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaSGD
+from personae.recognition.export import export_model
+from personae.recognition.gallery import Gallery
+from personae.recognition.recogniser import Match, Recogniser, enroll, open_gallery
+from personae.recognition.threshold import Threshold, threshold_at
 from personae.runtime.engine import Engine
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
@@ -95,6 +100,7 @@ __all__ = [
     "Federation",
     "Finch",
     "Firewall",
+    "Gallery",
     "Gradient",
     "HFMAMLGlobal",
     "Interrupted",
@@ -102,6 +108,7 @@ __all__ = [
     "LocalSGD",
     "LocalState",
     "Margin",
+    "Match",
     "Message",
     "MetaSGD",
     "ModelState",
@@ -118,21 +125,28 @@ __all__ = [
     "QFedAvg",
     "QuorumLost",
     "Recipe",
+    "Recogniser",
     "Reply",
     "Samples",
     "Scalars",
     "Server",
     "ServerState",
     "Stage",
+    "Threshold",
     "Transport",
     "Tune",
     "Unsupervised",
     "embed",
+    "enroll",
     "evaluate",
+    "export_model",
     "load_experiment",
+    "load_model",
     "load_weights",
     "local_transport",
     "open_faces",
+    "open_gallery",
     "run_experiment",
     "synthetic_faces",
+    "threshold_at",
 ]

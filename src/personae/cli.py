@@ -4,6 +4,8 @@ import contextlib
 import errno
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -21,7 +23,9 @@ from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
 from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
+from personae.evaluation.protocols import EvaluationProtocol
 from personae.evaluation.suite import evaluate as evaluate_all
+from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import Setting, load_model, open_protocol
 from personae.experiment.clusters import cluster_faces, clustering_of
 from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
@@ -30,6 +34,13 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
 from personae.models import Network
 from personae.privacy.disclosure import warning
+from personae.recognition.card import card_paths
+from personae.recognition.export import export_model
+from personae.recognition.faces import read_face, read_people, read_person
+from personae.recognition.gallery import Gallery
+from personae.recognition.recogniser import Recogniser, open_gallery
+from personae.recognition.recogniser import enroll as enroll_person
+from personae.recognition.threshold import Threshold, by_hand, save_evaluation, threshold_at
 from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
 from personae.report.partition_plot import plot_partition
@@ -60,6 +71,19 @@ StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's mod
 BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
+ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
+Mirror = Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")]
+RawPixels = Annotated[bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")]
+UsedModel = Annotated[Path, typer.Option("--model", help="A run, a weights file (.safetensors, .pth), or .onnx.")]
+GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="Who is known; a file of its own.")]
+AtFar = Annotated[
+    float | None, typer.Option("--far", min=0, max=1, help="Accept at this false accept rate of an evaluation.")
+]
+EvaluationFile = Annotated[
+    Path | None, typer.Option("--evaluation", metavar="FILE.json", help="Of the model; its card by default.")
+]
+BenchmarkName = Annotated[str | None, typer.Option(help="Of the evaluation: the benchmark that counts.")]
+ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept from this score on.")]
 
 
 class Clusterer(StrEnum):
@@ -284,30 +308,172 @@ def evaluate(
     embedding: EmbeddingSize = 512,
     size: ImageSize = 112,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
-    mirror: Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")] = True,
-    raw_pixels: Annotated[
-        bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")
-    ] = False,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
     resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
     use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write it for enroll and the like.")] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
     _check_device(device)
     given = _network(backbone, embedding, size)
-    loaded = load_model(model, stage, given, mirror=mirror, raw=raw_pixels, size=size, device=device)
-    setting = Setting(
-        height=loaded.height, width=loaded.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
+    loaded = load_model(
+        model, stage, given, client=client, mirror=mirror, raw=raw_pixels, size=size, device=device, progress=meter
     )
-    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
-    protocols = [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
+    protocols = _protocols(on, loaded, far, resamples)
     cache = default_cache() / "embeddings" if use_cache else None
     found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
+    if save:
+        save_evaluation(save, loaded, found)
     if report:
         write_evaluation(report, model.name, found)
     screen.benchmarks(found, report, as_json)
+
+
+@app.command(name="export")
+def export_a_model(
+    source: Annotated[Path, typer.Argument(metavar="RUN|WEIGHTS", help="A run, or a weights file.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A .safetensors or .onnx file.")],
+    stage: StageName = None,
+    client: ClientName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    raw_pixels: Annotated[
+        bool, typer.Option("--raw-pixels", help="Of ONNX: let it take pixels from 0 to 255.")
+    ] = False,
+    unit: Annotated[bool, typer.Option("--unit", help="Of ONNX: let it give vectors of length one.")] = False,
+    mirror: Mirror = True,
+    on: Annotated[
+        list[str] | None, typer.Option("--on", metavar="[NAME=]PATH", help="Judge it there; a run's own by default.")
+    ] = None,
+    judge: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
+    far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
+    resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as safetensors or ONNX, checked against PyTorch, with a card beside it."""
+    exported = export_model(
+        source,
+        to,
+        stage=stage,
+        client=client,
+        network=_network(backbone, embedding, size),
+        raw=raw_pixels,
+        unit=unit,
+        mirror=mirror,
+        judge=judge,
+        on=(lambda model: _protocols(on, model, far, resamples)) if on else None,
+        fars=far or (),
+        resamples=resamples,
+        cache=default_cache() / "embeddings",
+        progress=meter,
+    )
+    screen.exported(exported, as_json)
+
+
+@app.command()
+def enroll(
+    faces: Annotated[list[Path], typer.Argument(help="A folder per person, a zip or a list; with --name, images.")],
+    model: UsedModel,
+    gallery: GalleryFile,
+    name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make people known: keep the vectors of their faces in a gallery, with the threshold to accept from."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    people = (
+        [(name, read_person(faces, loaded))] if name else (each for path in faces for each in read_people(path, loaded))
+    )
+    with open_gallery(gallery, loaded) as known:
+        if chosen:
+            known.threshold = chosen
+        added = {person: enroll_person(known, loaded, person, images) for person, images in people}
+        screen.enrolled(added, known, as_json)
+
+
+@app.command()
+def verify(
+    first: Annotated[str, typer.Argument(metavar="A", help="An image; with --gallery, somebody's name.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="An image.")],
+    model: UsedModel,
+    gallery: Annotated[Path | None, typer.Option("--gallery", metavar="FILE", help="Who is known.")] = None,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Are two images of one person, or B of the enrolled person A? Ends with 0 if so, and with 7 if not."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    with _opened(gallery) as known:
+        used = Recogniser(loaded, _stated(chosen, known), known)
+        face = read_face(second, loaded)
+        match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded), face)
+        screen.matches({str(second): match}, used.threshold, as_json, claimed=True)
+
+
+@app.command()
+def identify(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Faces of somebody.")],
+    model: UsedModel,
+    gallery: GalleryFile,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Who of the enrolled is it? Ends with 0 if every image is of somebody known, and with 7 if one is not."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    with Gallery.open(gallery) as known:
+        used = Recogniser(loaded, _stated(chosen, known), known)
+        found = used.identify(torch.stack([read_face(path, loaded) for path in images]))
+        screen.matches(dict(zip(map(str, images), found, strict=True)), used.threshold, as_json)
+
+
+galleries = typer.Typer(help="Who is known: list people, or erase somebody.", no_args_is_help=True)
+app.add_typer(galleries, name="gallery")
+
+
+@galleries.command(name="list")
+def list_people(gallery: Annotated[Path, typer.Argument(metavar="FILE")], as_json: AsJson = False) -> None:
+    """Everybody who is enrolled, and the threshold."""
+    with Gallery.open(gallery) as known:
+        screen.people(known, as_json)
+
+
+@galleries.command(name="remove")
+def remove_person(
+    gallery: Annotated[Path, typer.Argument(metavar="FILE")],
+    name: Annotated[str, typer.Argument(help="Whom to erase.")],
+) -> None:
+    """Erase a person: the file is rewritten, so that nothing of them is left in it."""
+    with Gallery.open(gallery) as known:
+        notify(f"{name}: {known.remove(name)} faces erased from {gallery}; copies of the file still have them")
 
 
 @app.command()
@@ -461,6 +627,48 @@ def _execute(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
     screen.models(out, page, as_json)
+
+
+def _protocols(
+    on: Sequence[str], model: LoadedModel, far: Sequence[float] | None, resamples: int
+) -> list[EvaluationProtocol]:
+    setting = Setting(
+        height=model.height, width=model.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
+    )
+    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
+    return [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
+
+
+def _threshold(
+    model: LoadedModel,
+    path: Path,
+    far: float | None,
+    evaluation: Path | None,
+    benchmark: str | None,
+    score: float | None,
+) -> Threshold | None:
+    """What the options say; None where they say nothing."""
+    if far is None:
+        if evaluation is not None or benchmark is not None:
+            raise ConfigError("--evaluation and --benchmark go with --far, the false accept rate to choose")
+        return None if score is None else by_hand(score)
+    if score is not None:
+        raise ConfigError("--far and --threshold exclude each other")
+    source = evaluation or card_paths(path)[1]
+    if evaluation is None and not source.is_file():
+        raise ConfigError(f"--far: there is no card beside {path}; give --evaluation, from `personae evaluate --save`")
+    return threshold_at(far, source, model, benchmark)
+
+
+def _stated(chosen: Threshold | None, gallery: Gallery | None) -> Threshold:
+    found = chosen or (gallery.threshold if gallery else None)
+    if found is None:
+        raise ConfigError("no threshold: give --far with an --evaluation of the model, or --threshold")
+    return found
+
+
+def _opened(gallery: Path | None) -> AbstractContextManager[Gallery | None]:
+    return nullcontext() if gallery is None else Gallery.open(gallery)
 
 
 def _network(name: str | None, embedding: int, size: int) -> Network | None:

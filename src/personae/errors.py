@@ -37,3 +37,7 @@ class QuorumLost(PersonaeError):
     """Too few clients returned an acceptable update."""
 
     exit_code = 6
+
+
+NO_MATCH = 7
+"""The exit code of a comparison that went well and found nobody: no error, and not to be taken for one."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,16 @@ from personae.data.faces import FaceSet
 from personae.data.holdings import Holding
 from personae.data.inspection import SHOWN, Inspection
 from personae.doctor import Finding
+from personae.errors import NO_MATCH
 from personae.evaluation.protocols import BenchmarkResult
 from personae.evaluation.suite import Evaluation
 from personae.experiment.clusters import LABELS, SHEET, Clusters
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
+from personae.recognition.export import Exported
+from personae.recognition.gallery import Gallery
+from personae.recognition.recogniser import Match
+from personae.recognition.threshold import Threshold
 from personae.report.evaluation_page import figure_text, metric_names
 from personae.report.fairness import plain_fairness, print_fairness
 from personae.report.table import comparison, print_table
@@ -76,6 +81,71 @@ def _groups(name: str, result: BenchmarkResult) -> None:
         cells = (figure_text(result, metric, of=figures, group=group) for group, figures in result.groups.items())
         table.add_row(metric, *(cell.replace(" [", "\n\\[") for cell in cells))
     output.print(table)
+
+
+def exported(done: Exported, as_json: bool) -> None:
+    """Where a model and its card are."""
+    if as_json:
+        files = {"model": str(done.model), "card": str(done.card), "page": str(done.page)}
+        _print_json({**files, "parity": done.parity})
+        return
+    if done.evaluation.results:
+        benchmarks(done.evaluation, None, as_json)
+    checked = "" if done.parity is None else f", off by {done.parity:.1e} of a vector's length in ONNX Runtime"
+    _line(f"model: {done.model}{checked}")
+    _line(f"card: {done.page}, {done.card}")
+
+
+def enrolled(added: Mapping[str, int], gallery: Gallery, as_json: bool) -> None:
+    """How many faces are new of whom."""
+    if as_json:
+        _print_json({"added": added, **_plain_gallery(gallery)})
+        return
+    for name, faces in added.items():
+        _line(f"{name}: {faces} new faces")
+    _gallery_line(gallery)
+
+
+def people(gallery: Gallery, as_json: bool) -> None:
+    if as_json:
+        _print_json({"people": gallery.people(), **_plain_gallery(gallery)})
+        return
+    table = Table("person", "faces")
+    for name, faces in gallery.people().items():
+        table.add_row(Text(name), str(faces))
+    output.print(table)
+    _gallery_line(gallery)
+
+
+def matches(found: Mapping[str, Match], threshold: Threshold, as_json: bool, *, claimed: bool = False) -> None:
+    """Who is on each image, or whether they are who they `claimed` to be; the exit code says the same."""
+    if as_json:
+        plain = {image: {**dataclasses.asdict(match), "accepted": match.accepted} for image, match in found.items()}
+        _print_json({"matches": plain, "threshold": dataclasses.asdict(threshold)})
+    else:
+        for image, match in found.items():
+            _line(f"{image}: {_verdict(match, claimed)}, score {match.score:.4f}")
+        _line(f"accepted from {threshold}")
+    if not all(match.accepted for match in found.values()):
+        raise typer.Exit(NO_MATCH)
+
+
+def _verdict(match: Match, claimed: bool) -> str:
+    if claimed:
+        person = match.name or "the same person"
+        return person if match.accepted else f"not {person}"
+    return str(match.name) if match.accepted else f"nobody known (nearest is {match.name})"
+
+
+def _gallery_line(gallery: Gallery) -> None:
+    threshold = gallery.threshold
+    accepts = f"accepts from {threshold}" if threshold else "has no threshold yet: give --far or --threshold"
+    _line(f"{gallery.path}: {len(gallery.people())} people; {accepts}")
+
+
+def _plain_gallery(gallery: Gallery) -> dict[str, Any]:
+    threshold = gallery.threshold
+    return {"gallery": str(gallery.path), "threshold": dataclasses.asdict(threshold) if threshold else None}
 
 
 def clusters(found: Clusters, out: Path, as_json: bool) -> None:

@@ -21,6 +21,7 @@ BELOW = {
     "report": {"data", "evaluation"},
     "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
     "deployment": {"core", "data", "experiment", "privacy", "runtime"},
+    "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
 BY_INTENT = {("data/clients.py", "runtime")}

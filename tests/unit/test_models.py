@@ -13,7 +13,7 @@ from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 from toys import random_faces
 
-LIGHT = ["small", "sphere20", "iresnet18", "mobilefacenet"]
+LIGHT = ["small", "sphere20", "iresnet18", "mobilefacenet", "mbf"]
 """One of each family: the deeper ones differ in the number of blocks alone."""
 
 BLOCKS = {
@@ -34,7 +34,7 @@ def parameters(network: Network) -> int:
 
 
 def test_the_networks_of_the_papers_are_there() -> None:
-    assert list(NETWORKS) == ["small", "sphere20", "sphere64", *BLOCKS, "mobilefacenet"]
+    assert list(NETWORKS) == ["small", "sphere20", "sphere64", *BLOCKS, "mobilefacenet", "mbf"]
 
 
 @pytest.mark.parametrize(("height", "width"), [(112, 112), (112, 96), (64, 64), (32, 32), (50, 33)])

@@ -5,11 +5,12 @@ import personae
 NAMES = """
 ALGORITHMS Adapt Algorithm Aliases Augmentation Backbone Benchmark Broadcast CFinch Carry Central ClassEmbeddings Client
 ClientHost ClientInfo Cluster ConfigError Count DAN DANN DBSCAN DataError Diverged Embedder Engine Evaluation Experiment
-FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall Gradient HFMAML HFMAMLGlobal Interrupted KMeans
-LocalSGD LocalState Margin Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network Nothing
-Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe Reply Samples
-Scalars Server ServerState Stage Transport Tune Unsupervised embed evaluate load_experiment load_weights local_transport
-open_faces run_experiment synthetic_faces
+FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall Gallery Gradient HFMAML HFMAMLGlobal Interrupted
+KMeans LocalSGD LocalState Margin Match Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network
+Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe
+Recogniser Reply Samples Scalars Server ServerState Stage Threshold Transport Tune Unsupervised embed enroll evaluate
+export_model load_experiment load_model load_weights local_transport open_faces open_gallery run_experiment
+synthetic_faces threshold_at
 """
 
 

@@ -1,5 +1,11 @@
+import io
+import json
 import pickle
+import subprocess
+import sys
+import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from personae.errors import DataError
-from personae.models import NETWORKS, Network, load_weights
+from personae.models import NETWORKS, Network, load_weights, save_weights
 
 NETWORK = Network(embedding=24, height=48, width=32)
 
@@ -84,6 +90,56 @@ def test_a_checkpoint_may_hold_more_than_the_weights(tmp_path: Path, state: dict
         "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]},
     }
     assert_equal(load_weights(save(tmp_path / "checkpoint.pt", checkpoint))[1], state)
+
+
+def test_a_checkpoint_of_arcface_training(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    """InsightFace keeps the backbone beside the classification layer and the optimiser."""
+    checkpoint = {
+        "epoch": 3,
+        "global_step": 100,
+        "state_dict_backbone": {f"module.{key}": tensor for key, tensor in state.items()},
+        "state_dict_softmax_fc": {"weight": torch.zeros(50, 24)},
+        "state_optimizer": {"state": {0: {"momentum_buffer": torch.zeros(3)}}, "param_groups": [{"lr": 0.1}]},
+        "state_lr_scheduler": {"last_epoch": 3},
+    }
+    for network in (None, NETWORK):
+        assert_equal(load_weights(save(tmp_path / "checkpoint_gpu_0.pt", checkpoint), network)[1], state)
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "model.backbone.", "module.arcface."])
+def test_what_stands_beside_the_backbone_is_left(tmp_path: Path, state: dict[str, Tensor], prefix: str) -> None:
+    mixed = {prefix + key: tensor for key, tensor in state.items()} | {"head.weight": torch.zeros(50, 24)}
+    found, loaded = load_weights(save(tmp_path / "lightning.pth", {"state_dict": mixed, "epoch": 1}))
+    assert found == NETWORK
+    assert_equal(loaded, state)
+
+
+def test_old_files_have_no_counters(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    old = {key: tensor for key, tensor in state.items() if tensor.is_floating_point()}
+    assert len(old) < len(state)
+    assert_equal(load_weights(save(tmp_path / "old.pth", old))[1], state)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(embedding=5, height=32, width=80),  # a map of which the area alone does not tell the sides
+        Network(embedding=5, height=48, width=48, norm="group", hidden=7),
+    ],
+)
+def test_written_weights_say_which_network_they_are_of(tmp_path: Path, network: Network) -> None:
+    state = network.build(torch.Generator().manual_seed(2)).state_dict()
+    save_weights(tmp_path / "weights.safetensors", network, state)
+    found, loaded = load_weights(tmp_path / "weights.safetensors")
+    assert found == network
+    assert_equal(loaded, state)
+
+
+@pytest.mark.parametrize("note", ["", "{}x", '{"name": "resnext"}', '{"embedding": 0}', '{"width": "wide"}', "[1]"])
+def test_a_note_that_says_nothing(tmp_path: Path, state: dict[str, Tensor], note: str) -> None:
+    save_file(state, tmp_path / "noted.safetensors", {"network": note})
+    with pytest.raises(DataError, match=r"noted.safetensors: its note says of no known network"):
+        load_weights(tmp_path / "noted.safetensors")
 
 
 def test_half_precision_becomes_float32(tmp_path: Path, state: dict[str, Tensor]) -> None:
@@ -168,7 +224,9 @@ def test_mismatches_are_named_and_counted(tmp_path: Path, state: dict[str, Tenso
     ) as caught:
         load_weights(path, Network(embedding=32, height=48, width=32))
     assert "and 2 more" in str(caught.value)
-    with pytest.raises(DataError, match=r"is missing.*and \d+ more"):
+    with pytest.raises(
+        DataError, match=r"is missing.*and \d+ more.*; they look like small \(24-d, 48x32, norm batch\)$"
+    ):
         load_weights(path, Network(name="iresnet18"))
 
 
@@ -199,3 +257,125 @@ def test_weights_that_diverged_are_refused(tmp_path: Path, state: dict[str, Tens
     broken = {**state, "fc.bias": torch.full((24,), torch.nan)}
     with pytest.raises(DataError, match=r"fc.bias holds values that are not finite"):
         load_weights(save(tmp_path / "broken.pth", broken))
+
+
+class Tampered:
+    """A tensor as a pickle declares it: `count` values of a storage, seen as `size` with `stride`."""
+
+    def __init__(self, count: int, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
+        self.storage, self.rest = ("storage", torch.FloatStorage, "0", "cpu", count), (size, stride)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return torch._utils._rebuild_tensor_v2, (self.storage, 0, *self.rest, False, OrderedDict())
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, value: object) -> object:
+        return value if isinstance(value, tuple) and value[:1] == ("storage",) else None
+
+
+def archive(path: Path, tensor: Tampered, data: bytes, method: int = zipfile.ZIP_STORED) -> None:
+    """What torch.save would write, with another storage."""
+    torch.save({"fc.weight": torch.zeros(4)}, path)
+    content = io.BytesIO()
+    Pickler(content, 2).dump({"fc.weight": tensor})
+    with zipfile.ZipFile(path) as honest:
+        entries = {name: honest.read(name) for name in honest.namelist()}
+    with zipfile.ZipFile(path, "w", method) as written:
+        for name, entry in entries.items():
+            replaced = {"data.pkl": content.getvalue(), "data/0": data}
+            written.writestr(name, replaced.get(name.partition("/")[2], entry))
+
+
+def header(path: Path, declared: dict[str, object] | bytes, length: int | None = None, data: bytes = b"") -> None:
+    text = declared if isinstance(declared, bytes) else json.dumps(declared).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+
+
+def entry(shape: list[int], start: int, end: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def repeated(state: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """One entry of another shape, of which the file holds a single value."""
+    return {**state, name: torch.zeros(()).expand(shape)}
+
+
+def declared(network: Network) -> dict[str, Tensor]:
+    """All of a network's weights, in a few bytes."""
+    layout = network.layout().state_dict()
+    return {name: torch.zeros((), dtype=like.dtype).expand(like.shape) for name, like in layout.items()}
+
+
+HOSTILE: dict[str, Callable[[Path, dict[str, Tensor]], object]] = {
+    "bomb.pth": lambda path, state: archive(path, Tampered(2**28, (2**28,), (1,)), bytes(2**30), zipfile.ZIP_DEFLATED),
+    "numel.pth": lambda path, state: archive(path, Tampered(2**40, (2**40,), (1,)), bytes(16)),
+    "beyond.pth": lambda path, state: archive(path, Tampered(4, (2**30,), (1,)), bytes(16)),
+    "negative.pth": lambda path, state: archive(path, Tampered(4, (-4,), (1,)), bytes(16)),
+    "repeated.pth": lambda path, state: torch.save(repeated(state, "fc.weight", (2**30, 576)), path),
+    "consistent.pth": lambda path, state: torch.save(declared(Network(embedding=2**20, height=48, width=32)), path),
+    "map.pth": lambda path, state: torch.save(repeated(state, "fc.weight", (24, 64 * 2**20)), path),
+    "cast.pth": lambda path, state: torch.save({"cast.weight": torch.zeros(()), "body.x": torch.zeros(1)}, path),
+    "scalar.pth": lambda path, state: torch.save({**state, "fc.weight": torch.zeros(())}, path),
+    "old.pth": lambda path, state: path.write_bytes(_old_format(2**40)),
+    "deep.pth": lambda path, state: path.write_bytes(b"\x80\x02" + b"(" * 10**6 + b"t" * 10**6 + b"."),
+    "length.safetensors": lambda path, state: header(path, {}, 2**62),
+    "long.safetensors": lambda path, state: header(path, b" " * (2**23 + 1)),
+    "outside.safetensors": lambda path, state: header(path, {"fc.weight": entry([2**20], 0, 2**22)}, data=bytes(16)),
+    "overlap.safetensors": lambda path, state: header(
+        path, {"a": entry([4], 0, 16), "b": entry([4], 8, 24)}, data=bytes(24)
+    ),
+    "backwards.safetensors": lambda path, state: header(path, {"a": entry([4], 16, 0)}, data=bytes(16)),
+    "overflow.safetensors": lambda path, state: header(path, {"a": entry([2**40, 2**40], 0, 16)}, data=bytes(16)),
+    "lies.safetensors": lambda path, state: header(path, {"a": entry([3], 0, 16)}, data=bytes(16)),
+    "dtype.safetensors": lambda path, state: header(path, {"a": entry([4], 0, 16, "F31")}, data=bytes(16)),
+    "deep.safetensors": lambda path, state: header(path, b'{"a":' * 200_000),
+    "many.safetensors": lambda path, state: header(path, {f"name {n}": entry([0], 0, 0) for n in range(150_000)}),
+    "list.safetensors": lambda path, state: header(path, b"[]"),
+}
+
+
+def _old_format(values: int) -> bytes:
+    """The format before archives: a storage of so many values is announced, and does not come."""
+    content = io.BytesIO()
+    for part in (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}):
+        pickle.dump(part, content, 2)
+    declared = Tampered(values, (values,), (1,))
+    declared.storage = ("storage", torch.FloatStorage, "0", "cpu", values, None)  # type: ignore[assignment]
+    Pickler(content, 2).dump({"fc.weight": declared})
+    pickle.dump(["0"], content, 2)
+    return content.getvalue()
+
+
+def test_hostile_files_are_refused_by_name_in_little_memory(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    """In a process of its own, whose memory is measured; nothing may crash it either."""
+    for name, make in HOSTILE.items():
+        make(tmp_path / name, state)
+    ended = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    found = json.loads(ended.stdout)
+    assert found.pop("megabytes") < 1000
+    assert found.keys() == HOSTILE.keys()
+    assert "a header of" in found["many.safetensors"]
+    for name, message in found.items():
+        assert f"{name}: " in message, (name, message)
+        assert "\n" not in message, (name, message)
+
+
+READ_ALL = """
+import json, resource, sys
+from pathlib import Path
+from personae.errors import DataError
+from personae.models import load_weights
+found = {}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    try:
+        load_weights(path)
+        found[path.name] = "it was read"
+    except DataError as error:
+        found[path.name] = str(error)
+found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+print(json.dumps(found))
+"""

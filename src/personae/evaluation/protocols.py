@@ -1,5 +1,6 @@
 """Benchmarks: images and the comparisons to make among them, applied to any model."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,12 +23,13 @@ from personae.evaluation.identification import rank_one
 from personae.evaluation.templates import Roster, pool, template_identification, template_pairs
 from personae.evaluation.verification import (
     Comparisons,
+    OperatingPoint,
     Pairs,
     Scores,
     all_pairs,
     listed,
+    operating_points,
     rate_name,
-    tar_at_far,
     tar_name,
     ten_fold,
 )
@@ -57,6 +59,8 @@ class BenchmarkResult:
     """Of some metrics, over resampled identities; those of a group as `group/metric`."""
     groups: dict[str, dict[str, float]] = field(default_factory=dict)
     """The metrics of each group of people, where there are groups."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """By metric, such as `tar@1e-03`: the score from which on a pair is accepted at that false accept rate."""
 
 
 class EvaluationProtocol(Protocol):
@@ -104,13 +108,14 @@ class Benchmark(_OnePart):
         (embeddings,), labels = vectors, self.samples.labels
         metrics = {} if self.pairs is None else _fold_metrics(embeddings, self.pairs)
         comparisons = all_pairs(embeddings, labels)
-        metrics |= _rates(comparisons, self.fars)
+        points = operating_points(comparisons, self.fars)
+        metrics |= _rates(points)
         gallery = first_of_each(labels)
         metrics["rank1"] = rank_one(embeddings[gallery], labels[gallery], embeddings[~gallery], labels[~gallery])
         intervals = _rate_intervals(comparisons, self.fars, self.resamples)
         if self.pairs is not None:
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals)
+        return _result(metrics, comparisons, intervals, points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +132,14 @@ class PairBenchmark(_OnePart):
     def judge(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,) = vectors
         comparisons = listed(embeddings, self.pairs)
-        metrics = _fold_metrics(embeddings, self.pairs) | _rates(comparisons, self.fars)
+        points = operating_points(comparisons, self.fars)
+        metrics = _fold_metrics(embeddings, self.pairs) | _rates(points)
         intervals = {}
         if self.named:
             labels = self.samples.labels
             intervals = _rate_intervals(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals)
+        return _result(metrics, comparisons, intervals, points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +173,8 @@ class GroupBenchmark(_OnePart):
                 for metric, interval in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):
                     if interval is not None:
                         intervals[f"{name}/{metric}"] = interval
-        return _result(metrics, _together(list(scores.values())), intervals, groups)
+        together = _together(list(scores.values()))
+        return _result(metrics, together, intervals, operating_points(together, self.fars), groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,13 +221,13 @@ class TemplateBenchmark(_OnePart):
             metrics[name] = over_splits.mean
             if len(judged) > 1:
                 metrics[f"{name}_std"] = over_splits.deviation
-        intervals = judged[0][2] if len(judged) == 1 else {}
-        return _result(metrics, _together([scores for _, scores, _ in judged]), intervals)
+        together, intervals = _together([scores for _, scores, _ in judged]), judged[0][2] if len(judged) == 1 else {}
+        return _result(metrics, together, intervals, operating_points(together, self.fars))
 
     def _split(self, embeddings: Tensor, split: TemplateSplit) -> tuple[dict[str, float], Scores, dict[str, Interval]]:
         pooled = pool(embeddings[split.rows], split.templates, split.media)
         scores = template_pairs(pooled, split.left, split.right, split.same)
-        metrics = _rates(scores, self.fars)
+        metrics = _rates(operating_points(scores, self.fars))
         if split.galleries and split.probes:
             found = template_identification(pooled, split.galleries, split.probes, self.fpirs, self.ranks)
             metrics |= {rate_name("tpir", fpir): rate for fpir, rate in found.tpir.items()}
@@ -273,8 +280,8 @@ def _fold_metrics(vectors: Tensor, pairs: Pairs) -> dict[str, float]:
     return {"accuracy": folds.accuracy, "accuracy_std": folds.deviation}
 
 
-def _rates(comparisons: Comparisons, fars: tuple[float, ...]) -> dict[str, float]:
-    return {tar_name(far): tar for far, tar in tar_at_far(comparisons, fars).items()}
+def _rates(points: Mapping[float, OperatingPoint]) -> dict[str, float]:
+    return {tar_name(far): point.tar for far, point in points.items()}
 
 
 def _rate_intervals(pairs: Crossed | Identified, fars: tuple[float, ...], resamples: int) -> dict[str, Interval]:
@@ -300,12 +307,21 @@ def _result(
     metrics: dict[str, float],
     comparisons: Comparisons,
     intervals: dict[str, Interval],
+    points: Mapping[float, OperatingPoint],
     groups: dict[str, dict[str, float]] | None = None,
 ) -> BenchmarkResult:
     found = sweep(comparisons)
-    pairs = comparisons.genuine_pairs, comparisons.impostor_pairs
     return BenchmarkResult(
-        metrics, found.roc, found.histogram, found.eer, found.auc, *pairs, intervals=intervals, groups=groups or {}
+        metrics,
+        found.roc,
+        found.histogram,
+        found.eer,
+        found.auc,
+        comparisons.genuine_pairs,
+        comparisons.impostor_pairs,
+        intervals,
+        groups or {},
+        {tar_name(far): point.threshold for far, point in points.items() if math.isfinite(point.threshold)},
     )
 
 

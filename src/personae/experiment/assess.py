@@ -1,5 +1,6 @@
 """A trained model, from a run, a weights file or in ONNX, on benchmarks of the user's choice."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
@@ -32,6 +34,7 @@ from personae.evaluation.protocols import (
 )
 from personae.evaluation.templates import Roster
 from personae.evaluation.verification import Pairs, sample_pairs
+from personae.experiment.personal import personal_weights
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import SUFFIX, load_onnx
@@ -45,6 +48,8 @@ class Model:
     embedder: Embedder
     height: int
     width: int
+    digest: str
+    """Another for another model: vectors under one digest can be compared with each other."""
 
 
 def load_model(
@@ -52,40 +57,62 @@ def load_model(
     stage: str | None = None,
     network: Network | None = None,
     *,
+    client: str | None = None,
     mirror: bool = True,
     raw: bool = False,
     size: int = 112,
     device: str = "cpu",
+    progress: Progress = silent,
 ) -> Model:
     """Of a run's last finished stage (or the one named), of a weights file, or in ONNX.
 
-    `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of which size, where it does not say.
+    `client`: of a run, the personal model of this client instead of the global one. `mirror`: vectors are of an image
+    and its mirror image together. `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of which
+    size, where it does not say.
     """
     if model.suffix.lower() == SUFFIX and not model.is_dir():
-        if stage is not None or network is not None:
-            raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone")
+        if stage is not None or network is not None or client is not None:
+            raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone nor --client")
         onnx = load_onnx(model, mirror=mirror, raw=raw, size=size)
-        return Model(onnx, onnx.height, onnx.width)
-    network, backbone = load_backbone(model, stage, network, device=device)
-    return Model(BackboneEmbedder(backbone, mirror), network.height, network.width)
-
-
-def load_backbone(
-    model: Path, stage: str | None = None, network: Network | None = None, *, device: str = "cpu"
-) -> tuple[Network, Backbone]:
-    """The network and its trained backbone, of a run or a weights file."""
-    if model.is_dir():
-        config = model / "config.json"
-        if not config.is_file():
-            raise ConfigError(f"{model}: this folder is no run; give a run or a weights file")
-        network = TypeAdapter(Network).validate_python(json.loads(config.read_text())["network"])
-        model = _finished(model, stage)
-    elif stage is not None:
-        raise ConfigError(f"--stage goes with a run, and {model} is none")
-    network, weights = load_weights(model, network)
+        return Model(onnx, onnx.height, onnx.width, onnx.fingerprint)
+    network, state = load_state(model, stage, network, client=client, progress=progress)
     module = network.build()
-    module.load_state_dict(weights)
-    return network, Backbone(module, network.embedding, device)
+    module.load_state_dict(state)
+    embedder = BackboneEmbedder(Backbone(module, network.embedding, device), mirror)
+    return Model(embedder, network.height, network.width, _digest(network, state, mirror))
+
+
+def load_state(
+    model: Path,
+    stage: str | None = None,
+    network: Network | None = None,
+    *,
+    client: str | None = None,
+    progress: Progress = silent,
+) -> tuple[Network, dict[str, Tensor]]:
+    """The network and its trained weights, of a run (or of one of its clients) or a weights file."""
+    if not model.is_dir():
+        if stage is not None or client is not None:
+            raise ConfigError(f"--stage and --client go with a run, and {model} is none")
+        return load_weights(model, network)
+    config = model / "config.json"
+    if not config.is_file():
+        raise ConfigError(f"{model}: this folder is no run; give a run or a weights file")
+    chosen = finished_stage(model, stage)
+    if client is not None:
+        return personal_weights(model, client, chosen, progress=progress)
+    network = TypeAdapter(Network).validate_python(json.loads(config.read_text())["network"])
+    return load_weights(model / "models" / f"{chosen}.safetensors", network)
+
+
+def _digest(network: Network, state: Mapping[str, Tensor], mirror: bool) -> str:
+    """Of what determines the vectors, however a version of this package or of PyTorch describes the network."""
+    digest = hashlib.sha256(repr((network.height, network.width, mirror)).encode())
+    for name, tensor in sorted(state.items()):
+        if tensor.is_floating_point():
+            digest.update(repr((name, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().numpy().astype("<f4", copy=False).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +221,15 @@ def _drawn(faces: FaceSet, seed: int) -> Pairs | None:
     return None
 
 
-def _finished(run: Path, stage: str | None) -> Path:
-    names = [item["name"] for item in json.loads((run / "summary.json").read_text())["stages"]]
+def finished_stage(run: Path, stage: str | None = None) -> str:
+    """The name of a run's last finished stage, or `stage` itself if that is finished."""
+    try:
+        names = [str(item["name"]) for item in json.loads((run / "summary.json").read_text())["stages"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{run / 'summary.json'}: this file is missing or damaged; restore it from a copy") from error
     done = [name for name in names if (run / "models" / f"{name}.safetensors").is_file()]
     if stage is not None and stage not in names:
         raise ConfigError(f"{run}: no stage is called {stage!r}; there are {', '.join(names)}")
     if not done or (stage is not None and stage not in done):
         raise ConfigError(f"{run}: {stage or 'no stage'} is finished yet; continue the run with --resume")
-    return run / "models" / f"{stage or done[-1]}.safetensors"
+    return stage or done[-1]

@@ -49,7 +49,8 @@ class Source(_Section):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        given = self.model_fields_set
+        # What says the same as nothing may stand there: the resolved form of an experiment is one, too.
+        given = {name for name, known in type(self).model_fields.items() if getattr(self, name) != known.default}
         if self.parts is not None:
             if len(self.parts) < 2 or given != {"parts"}:
                 raise ValueError("parts are two sources or more, and go with nothing else")

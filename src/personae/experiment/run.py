@@ -71,6 +71,8 @@ def conduct(
     """
     config, recipe = experiment.resolved(), experiment.recipe
     speed = acceleration or Acceleration()
+    layout = Layout.of(experiment.network.layout(), channels_last=speed.channels_last)
+    initial = initial_weights(experiment, layout)
     if resume:
         run = RunDirectory.reopen(out, config)
     else:
@@ -78,19 +80,7 @@ def conduct(
     try:
         materials = Materials(experiment, workers, progress, cache)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
-        federation = Federation(
-            seed=experiment.seed,
-            recipe=recipe,
-            network=experiment.network,
-            holdings=materials.clients,
-            private=out / "private",
-            judge=partial(judge, options=experiment.evaluation),
-            mirror=experiment.evaluation.mirror,
-            source=materials.partition.source,
-            acceleration=speed,
-            public=public,
-        )
-        layout = federation.backbone().layout
+        federation = federation_of(materials, out, speed, public)
         checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
         if begin is not None and checkpoints.latest() is None:
             if (begin / "private").is_dir():
@@ -107,7 +97,7 @@ def conduct(
                 checkpoints=checkpoints,
                 journal=run,
                 scratch=out / "scratch",
-                initial=initial_weights(experiment, layout),
+                initial=initial,
                 public=public.samples if public else None,
                 pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                 benchmarks=materials.benchmarks(),
@@ -123,6 +113,25 @@ def conduct(
                 public.clear()
     finally:
         run.close()
+
+
+def federation_of(
+    materials: Materials, run: Path, acceleration: Acceleration, public: SharedFaces | None
+) -> Federation:
+    """What every process of a run in the folder `run` knows."""
+    experiment = materials.experiment
+    return Federation(
+        seed=experiment.seed,
+        recipe=experiment.recipe,
+        network=experiment.network,
+        holdings=materials.clients,
+        private=run / "private",
+        judge=partial(judge, options=experiment.evaluation),
+        mirror=experiment.evaluation.mirror,
+        source=materials.partition.source,
+        acceleration=acceleration,
+        public=public,
+    )
 
 
 def judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:

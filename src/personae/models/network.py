@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from personae.errors import ConfigError
-from personae.models import iresnet, mobilefacenet, small, sphere
+from personae.models import iresnet, mbf, mobilefacenet, small, sphere
 from personae.models.norms import regrouped
 
 REDUCTION = 16
@@ -42,6 +42,7 @@ NETWORKS: Mapping[str, Architecture] = {
     "iresnet50": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 14, 3)), iresnet.initialise, "features"),
     "iresnet100": Architecture(partial(iresnet.IResNet, blocks=(3, 13, 30, 3)), iresnet.initialise, "features"),
     "mobilefacenet": Architecture(mobilefacenet.MobileFaceNet, mobilefacenet.initialise, "last_bn"),
+    "mbf": Architecture(mbf.MBF, mbf.initialise, "features.layers.3"),
 }
 
 

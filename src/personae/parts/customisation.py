@@ -1,5 +1,6 @@
 """Decoupled feature customisation: a client's own view of the features, beside the one that all share."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -33,8 +34,8 @@ class Branch:
         return F.linear(features, self.transform, self.shift)
 
     def after(self, network: nn.Module) -> nn.Module:
-        """The network followed by the transform."""
+        """The network followed by the transform, under the names of a `Network` with `hidden`."""
         width = len(self.shift)
         layer = nn.Linear(width, width, device="meta")  # nothing random is drawn there
         layer.load_state_dict({"weight": self.transform, "bias": self.shift}, assign=True)
-        return nn.Sequential(network, layer.requires_grad_(False))
+        return nn.Sequential(OrderedDict(body=network, cast=layer.requires_grad_(False)))

@@ -3,6 +3,7 @@
 import torch
 
 from personae.core.algorithm import Client, KeptT
+from personae.core.embedder import Embedder
 from personae.core.message import LocalState
 from personae.core.payload import Scalars
 from personae.core.rng import generator
@@ -42,6 +43,14 @@ class ClientHost:
         except Exception as error:  # a client may fail in any way without taking the others down
             return Failure(request.client, f"{type(error).__name__}: {error}")
 
+    def personal(self, request: Request) -> Embedder:
+        """The model that the client uses after the round of the request."""
+        stage = self.federation.stage(request.stage)
+        private = self._store(request).load(
+            stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
+        )
+        return stage.algorithm.personal(request.down, private, self._client(request, stage))
+
     def _train(self, request: Request) -> Answer:
         """One round's work. What the client keeps is written only when all of it succeeded."""
         stage = self.federation.stage(request.stage)
@@ -57,18 +66,12 @@ class ClientHost:
 
     def _assess(self, request: Request) -> Answer:
         """Figures of the global and of the personal model on the client's own faces."""
-        stage = self.federation.stage(request.stage)
-        client = self._client(request, stage)
         faces = self.federation.holdings.of(request.client.name)
         self.backbone.load(request.down.model)
-        shared = self.federation.judge(client.embedder(self.backbone), faces)
+        shared = self.federation.judge(self.federation.embedder(self.backbone), faces)
         personal = shared
-        if stage.algorithm.personalizes:
-            private = self._store(request).load(
-                stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
-            )
-            embedder = stage.algorithm.personal(request.down, private, client)
-            personal = self.federation.judge(embedder, faces)
+        if self.federation.stage(request.stage).algorithm.personalizes:
+            personal = self.federation.judge(self.personal(request), faces)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
         return Answer(request.client, Assessment(metrics=Scalars(figures)))

@@ -1,0 +1,1 @@
+"""Models in use: files to deploy, their cards, galleries of known people, thresholds."""
