@@ -1,13 +1,17 @@
 """Published weights through export and ONNX Runtime, and a login with them: real faces, where they are at hand."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from typer.testing import CliRunner
 
 from personae import Recogniser, enroll, export_model, load_model, open_faces, open_gallery, threshold_at
+from personae.cli import app
 from personae.evaluation.suite import evaluate
 from personae.experiment.assess import Setting, open_protocol
 
@@ -71,3 +75,39 @@ def test_lfw_through_onnx_runtime_and_a_login_of_celebrities(
     assert right / logins > 0.75
     assert wrong / logins < 0.03
     assert alarms / strangers < 0.05  # 200 comparisons at a rate of 1e-4 would give 0.02 on the people of LFW
+
+
+def test_a_login_with_photographs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People enrolled with aligned faces are known in pictures that have the face somewhere, turned and larger."""
+    if importlib.util.find_spec("mtcnn") is None:
+        pytest.skip("the extra `align` is not installed")
+    monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
+    faces = open_faces(LFW, height=112, width=112)
+    own = [np.flatnonzero(faces.identity == code) for code in range(len(faces.identities))]
+    people = {faces.identities[code]: rows[:4] for code, rows in enumerate(own) if len(rows) >= 12}
+    people = dict(list(people.items())[:20])
+    turns = np.random.default_rng(0).uniform(-15, 15, len(people))
+    photographs = {}
+    for (name, rows), degrees in zip(people.items(), turns, strict=True):
+        *known, login = map(Image.fromarray, faces.images(rows))
+        (tmp_path / "known" / name).mkdir(parents=True)
+        for number, image in enumerate(known):
+            image.save(tmp_path / "known" / name / f"{number}.png")
+        scene = Image.new("RGB", (500, 400), "grey")
+        scene.paste(login.resize((168, 168), Image.Resampling.BICUBIC), (190, 110))
+        photographs[tmp_path / f"{name}.png"] = name
+        scene.rotate(degrees, Image.Resampling.BICUBIC, fillcolor="grey").save(tmp_path / f"{name}.png")
+    used = ("--model", str(WEIGHTS), "--gallery", str(tmp_path / "people.db"))
+    told = CliRunner().invoke(app, ["enroll", str(tmp_path / "known"), *used, "--threshold", "0.5"])
+    assert told.exit_code == 0, told.output
+    told = CliRunner().invoke(app, ["identify", *map(str, photographs), *used, "--align", "--json"])
+    matches = json.loads(told.stdout)["matches"]
+    right = [
+        matches[str(path)]["accepted"] and matches[str(path)]["name"] == name for path, name in photographs.items()
+    ]
+    scores = [match["score"] for match in matches.values()]
+    with capsys.disabled():
+        print(f"\n{sum(right)} of {len(right)} photographs are recognised, scores from {min(scores):.3f}")
+    assert sum(right) >= 18
