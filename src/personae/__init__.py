@@ -51,6 +51,7 @@ from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaSGD
 from personae.recognition.export import export_model
+from personae.recognition.faces import read_face, read_person
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Match, Recogniser, enroll, open_gallery
 from personae.recognition.threshold import Threshold, threshold_at
@@ -146,6 +147,8 @@ __all__ = [
     "local_transport",
     "open_faces",
     "open_gallery",
+    "read_face",
+    "read_person",
     "run_experiment",
     "synthetic_faces",
     "threshold_at",

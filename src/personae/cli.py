@@ -17,7 +17,7 @@ import typer
 from personae import screen
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
-from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
+from personae.data import PartitionPlan, default_cache, detection, open_faces, synthetic_faces
 from personae.data_commands import app as data_app
 from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
@@ -57,6 +57,14 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
+
+def _with_detector(asked: bool) -> bool:
+    """That it is not installed is said before a model is loaded or a gallery begun."""
+    if asked:
+        detection.require()
+    return asked
+
+
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),
@@ -83,6 +91,9 @@ EvaluationFile = Annotated[
     Path | None, typer.Option("--evaluation", metavar="FILE.json", help="Of the model; its card by default.")
 ]
 BenchmarkName = Annotated[str | None, typer.Option(help="Of the evaluation: the benchmark that counts.")]
+Align = Annotated[
+    bool, typer.Option("--align", callback=_with_detector, help="Find and align the main face of each photograph.")
+]
 ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept from this score on.")]
 
 
@@ -382,6 +393,7 @@ def enroll(
     model: UsedModel,
     gallery: GalleryFile,
     name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
+    align: Align = False,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
     benchmark: BenchmarkName = None,
@@ -396,7 +408,9 @@ def enroll(
     loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     people = (
-        [(name, read_person(faces, loaded))] if name else (each for path in faces for each in read_people(path, loaded))
+        [(name, read_person(faces, loaded, align=align))]
+        if name
+        else (each for path in faces for each in read_people(path, loaded, align=align))
     )
     with open_gallery(gallery, loaded) as known:
         if chosen:
@@ -411,6 +425,7 @@ def verify(
     second: Annotated[Path, typer.Argument(metavar="B", help="An image.")],
     model: UsedModel,
     gallery: Annotated[Path | None, typer.Option("--gallery", metavar="FILE", help="Who is known.")] = None,
+    align: Align = False,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
     benchmark: BenchmarkName = None,
@@ -426,8 +441,8 @@ def verify(
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with _opened(gallery) as known:
         used = Recogniser(loaded, _stated(chosen, known), known)
-        face = read_face(second, loaded)
-        match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded), face)
+        face = read_face(second, loaded, align=align)
+        match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded, align=align), face)
         screen.matches({str(second): match}, used.threshold, as_json, claimed=True)
 
 
@@ -436,6 +451,7 @@ def identify(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Faces of somebody.")],
     model: UsedModel,
     gallery: GalleryFile,
+    align: Align = False,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
     benchmark: BenchmarkName = None,
@@ -451,7 +467,7 @@ def identify(
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with Gallery.open(gallery) as known:
         used = Recogniser(loaded, _stated(chosen, known), known)
-        found = used.identify(torch.stack([read_face(path, loaded) for path in images]))
+        found = used.identify(torch.stack([read_face(path, loaded, align=align) for path in images]))
         screen.matches(dict(zip(map(str, images), found, strict=True)), used.threshold, as_json)
 
 

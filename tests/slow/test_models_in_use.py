@@ -1,13 +1,17 @@
 """Published weights through export and ONNX Runtime, and a login with them: real faces, where they are at hand."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from typer.testing import CliRunner
 
 from personae import Recogniser, enroll, export_model, load_model, open_faces, open_gallery, threshold_at
+from personae.cli import app
 from personae.evaluation.suite import evaluate
 from personae.experiment.assess import Setting, open_protocol
 
@@ -71,3 +75,44 @@ def test_lfw_through_onnx_runtime_and_a_login_of_celebrities(
     assert right / logins > 0.75
     assert wrong / logins < 0.03
     assert alarms / strangers < 0.05  # 200 comparisons at a rate of 1e-4 would give 0.02 on the people of LFW
+
+
+def test_a_login_with_photographs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People enrolled with aligned faces are known in pictures that have the face somewhere, turned and larger."""
+    if importlib.util.find_spec("mtcnn") is None:
+        pytest.skip("the extra `align` is not installed")
+    monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
+    faces = open_faces(LFW, height=112, width=112)
+    own = [np.flatnonzero(faces.identity == code) for code in range(len(faces.identities))]
+    people = {faces.identities[code]: rows[:4] for code, rows in enumerate(own) if len(rows) >= 12}
+    people = dict(list(people.items())[:20])
+    turns = np.random.default_rng(0).uniform(-15, 15, len(people))
+    for folder in ("crops", "photographs"):
+        (tmp_path / folder).mkdir()
+    for (name, rows), degrees in zip(people.items(), turns, strict=True):
+        *known, login = map(Image.fromarray, faces.images(rows))
+        (tmp_path / "known" / name).mkdir(parents=True)
+        for number, image in enumerate(known):
+            image.save(tmp_path / "known" / name / f"{number}.png")
+        login.save(tmp_path / "crops" / f"{name}.png")
+        scene = Image.new("RGB", (500, 400), "grey")
+        scene.paste(login.resize((168, 168), Image.Resampling.BICUBIC), (190, 110))
+        scene = scene.rotate(degrees, Image.Resampling.BICUBIC, fillcolor="grey")
+        scene.save(tmp_path / "photographs" / f"{name}.png")
+    used = ("--model", str(WEIGHTS), "--gallery", str(tmp_path / "people.db"))
+    told = CliRunner().invoke(app, ["enroll", str(tmp_path / "known"), *used, "--threshold", "0.5"])
+    assert told.exit_code == 0, told.output
+
+    def recognised(folder: str, *options: str) -> set[str]:
+        images = {str(tmp_path / folder / f"{name}.png"): name for name in people}
+        told = CliRunner().invoke(app, ["identify", *images, *used, *options, "--json"])
+        found = json.loads(told.stdout)["matches"]
+        return {name for image, name in images.items() if found[image]["accepted"] and found[image]["name"] == name}
+
+    crops, photographs = recognised("crops"), recognised("photographs", "--align")
+    with capsys.disabled():
+        print(f"\nof {len(people)} people {len(crops)} are recognised as crops, {len(photographs)} in photographs")
+    assert len(crops) >= 18
+    assert len(crops - photographs) <= 1  # one may be near the threshold

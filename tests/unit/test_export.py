@@ -20,7 +20,8 @@ from personae import cli
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.payload import Payload
-from personae.data import synthetic_faces
+from personae.data import detection, synthetic_faces
+from personae.data.align import similarity, template, warp
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import evaluate
@@ -34,6 +35,8 @@ from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import save_onnx
 from personae.recognition.card import MEANINGS, markdown
 from personae.recognition.export import export_model
+from personae.recognition.faces import read_face, read_person
+from personae.recognition.gallery import Gallery
 from personae.recognition.threshold import Threshold, plain_evaluation, save_evaluation, threshold_at
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.federation import ClientFaces
@@ -572,13 +575,121 @@ def test_what_goes_wrong_in_use_is_one_line(personae, run: Path, people: Path, t
         ("gallery", "remove", gallery, "Eve"): (2, "nobody is called 'Eve'"),
         ("gallery", "list", tmp_path / "other.db"): (3, "no gallery"),
         ("enroll", people, *of_run): (3, ""),
-        ("enroll", people / "wide.png", "--name", "Eve", *of_run): (3, "aligned faces of 32x32"),
+        ("enroll", people / "wide.png", "--name", "Eve", *of_run): (3, "aligned faces of 32x32; give --align"),
         ("export", run): (2, ""),
     }
     for arguments, (code, text) in cases.items():
         ended = personae(*arguments)
         assert ended[0] == code, (arguments, ended)
         assert text in ended[2], (arguments, ended)
+
+
+SCENE, CORNER = (160, 200), (83, 61)  # height and width of a photograph, and left and top of the face in it
+
+
+@pytest.fixture
+def photographs(people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same faces in larger pictures, and a detector that knows where; every other is stored lying on its side.
+
+    Beside them are `crops`, what is to come of them.
+    """
+    left, top = CORNER
+    landmarks = template(32, 32) + CORNER
+    back = similarity(landmarks, template(32, 32))
+    for row, path in enumerate(sorted(people.rglob("*/*.png"))):
+        scene = Image.new("RGB", SCENE[::-1], "grey")
+        scene.paste(Image.open(path), CORNER)
+        crop = tmp_path / "crops" / path.relative_to(people)
+        crop.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(warp(np.asarray(scene), back, 32, 32)).save(crop)
+        camera = Image.Exif()
+        if row % 2:
+            scene = scene.transpose(Image.Transpose.ROTATE_90)
+            camera[0x0112] = 6
+        target = tmp_path / "photographs" / path.relative_to(people)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scene.save(target, exif=camera)
+    Image.new("RGB", (90, 90)).save(tmp_path / "nobody.png")
+    main = detection.Face(np.array([left, top, left + 32.0, top + 32.0]), 0.8, landmarks)
+    passer_by = detection.Face(np.array([2, 3, 22, 23.0]), 0.99, landmarks - CORNER)
+
+    def find(images: list, margin: float) -> list:
+        return [[passer_by, main] if image.shape[:2] == SCENE else [] for image in images]
+
+    monkeypatch.setattr(detection, "find_faces", find)
+    monkeypatch.setattr(detection, "require", lambda: None)
+    return tmp_path / "photographs"
+
+
+def test_photographs_are_aligned_on_the_way(personae, run: Path, people: Path, photographs: Path) -> None:
+    """The detector is right here, so that every answer is that to the aligned face, to the bit."""
+    model, crops = load_model(run), photographs.parent / "crops"
+    for path in people.rglob("*/*.png"):
+        face = read_face(photographs / path.relative_to(people), model, align=True)
+        assert (face.int() - read_face(path, model).int()).abs().max() <= 1  # bilinear weights are rounded down
+
+    galleries = {crops: crops / "people.db", photographs: photographs / "people.db"}
+    for source, gallery in galleries.items():
+        options = ("--model", run, "--gallery", gallery, "--threshold", "0.3", *(["--align"] * (source != crops)))
+        assert personae("enroll", source / "known", *options)[0] == 0
+        assert personae("enroll", source / "login" / "person 0", "--name", "Zoë", *options)[0] == 0
+    with Gallery.open(galleries[crops]) as one, Gallery.open(galleries[photographs]) as other:
+        expected, kept = one.everybody(), other.everybody()
+    assert kept.names == expected.names
+    assert len(kept.vectors) == 9
+    torch.testing.assert_close(kept.vectors, expected.vectors, rtol=0, atol=0)
+
+    def answers(source: Path, *options: str) -> list[dict]:
+        """Of each command, with every way that images are stored."""
+        first, second = (source / "known" / "person 1" / name for name in ("3.png", "4.png"))
+        known = ("--model", run, "--gallery", galleries[source], *options)
+        asked = [
+            ("identify", first, second, *known),
+            ("verify", "person 1", first, *known),
+            ("verify", first, second, "--model", run, "--threshold", "0.3", *options),
+        ]
+        told = [json.loads(personae(*each, "--json")[1])["matches"] for each in asked]
+        return [match for matches in told for match in matches.values()]
+
+    found = answers(photographs, "--align")
+    assert found == answers(crops)
+    assert [match["name"] for match in found] == ["person 1", "person 1", "person 1", None]
+
+
+def test_images_without_a_face_and_machines_without_a_detector(
+    personae, run: Path, people: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gallery, nobody, photograph = tmp_path / "people.db", tmp_path / "nobody.png", photographs / "login/person 0/2.png"
+    options = ("--model", run, "--gallery", gallery, "--threshold", "0", "--align")
+    assert personae("enroll", photograph, "--name", "Ann", *options)[0] == 0
+    (tmp_path / "set" / "Bob").mkdir(parents=True)
+    nobody.rename(tmp_path / "set" / "Bob" / "nobody.png")
+    nobody = tmp_path / "set" / "Bob" / "nobody.png"
+    cases = {
+        ("identify", photograph, nobody, *options): f"{nobody}: cannot be used (no face was found); give an image",
+        ("verify", "Ann", nobody, *options): f"{nobody}: cannot be used (no face was found); give an image",
+        ("verify", nobody, photograph, "--model", run, "--threshold", "0", "--align"): f"{nobody}: cannot be used",
+        ("enroll", nobody, "--name", "Bob", *options): f"{nobody}: cannot be used (no face was found); give an image",
+        ("enroll", tmp_path / "set", *options): "set: Bob/nobody.png cannot be used (no face was found); repair or",
+        ("identify", people / "text.png", *options): "text.png: cannot be used (not a JPEG",
+    }
+    for arguments, text in cases.items():
+        code, _, err = personae(*arguments)
+        assert (code, text in err, err.count("\n")) == (3, True, 1), (arguments, err)
+
+    model = load_model(run)
+    assert read_face(photograph, model, align=True).shape == (32, 32, 3)
+    with pytest.raises(DataError, match="200x160 pixels, and the model takes aligned faces of 32x32; give --align"):
+        read_person([photograph], model)
+
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    detection._networks.cache_clear()
+    options = ("--model", run, "--gallery", tmp_path / "new.db", "--align")
+    for arguments in (("enroll", photographs / "known"), ("identify", photograph), ("verify", "Ann", photograph)):
+        code, _, err = personae(*arguments, *options)
+        assert (code, 'pip install "personae[align]"' in err, err.count("\n")) == (2, True, 1), err
+    assert not (tmp_path / "new.db").exists()
 
 
 def test_the_personal_model_at_login(personae, run: Path, people: Path, tmp_path: Path) -> None:

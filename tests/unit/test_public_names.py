@@ -9,8 +9,8 @@ FaceSet FedAvg FedFR FedFace FedGC FedPE Federation Finch Firewall Gallery Gradi
 KMeans LocalSGD LocalState Margin Match Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network
 Nothing Partition PartitionPlan PersonaeError Pretrain PrivateStore PublicEmbeddings QFedAvg QuorumLost Recipe
 Recogniser Reply Samples Scalars Server ServerState Stage Threshold Transport Tune Unsupervised embed enroll evaluate
-export_model load_experiment load_model load_weights local_transport open_faces open_gallery run_experiment
-synthetic_faces threshold_at
+export_model load_experiment load_model load_weights local_transport open_faces open_gallery read_face
+read_person run_experiment synthetic_faces threshold_at
 """
 
 

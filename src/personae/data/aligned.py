@@ -8,7 +8,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ TIGHT = 0.5
 """Margin of a second look at images in which no face was found: a face that fills its image is not seen without one."""
 
 _AT_ONCE = 32
+_NO_FACE = "no face was found"
 _PIXELS_AT_ONCE = 60_000_000
 _QUALITY = 95
 
@@ -99,6 +100,14 @@ def align_faces(
     return _finish(listing, target, journal, resumed)
 
 
+def align_face(photograph: Pixels, height: int, width: int) -> Pixels:
+    """The main face of one photograph, by the detector, brought to the template; ImageError where none is found."""
+    found = _detected({0: photograph}, 0.0)
+    if not found:
+        raise ImageError(_NO_FACE)
+    return _to_template(photograph, found[0].landmarks, height, width)
+
+
 def read_landmarks(file: Path) -> dict[str, Points]:
     """Lines of a path, anything, and ten numbers x y x y ...: CelebA's lists, whose two first lines are another kind,
     those of RFW and BUPT-Balancedface, which have a label between, and any table of this kind with commas or blanks."""
@@ -148,9 +157,10 @@ def _batches(listing: Listing, fetch: Fetch, positions: Sequence[int], *, uprigh
 def _find(listing: Listing, batch: Batch, given: dict[str, Points] | None, margin: float) -> Iterator[_Found | str]:
     """Where the landmarks of each image are, or why they are not known."""
     images = {position: image for position, image in batch if not isinstance(image, ImageError)}
+    found: Mapping[int, _Found | str]
     found = _given(listing, images, given) if given is not None else _detected(images, margin)
     for position, image in batch:
-        yield str(image) if isinstance(image, ImageError) else found.get(position, "no face was found")
+        yield str(image) if isinstance(image, ImageError) else found.get(position, _NO_FACE)
 
 
 def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]) -> dict[int, _Found | str]:
@@ -166,8 +176,8 @@ def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]
     }
 
 
-def _detected(images: dict[int, Pixels], margin: float) -> dict[int, _Found | str]:
-    found: dict[int, _Found | str] = {}
+def _detected(images: dict[int, Pixels], margin: float) -> dict[int, _Found]:
+    found: dict[int, _Found] = {}
     for second, around in ((False, margin), (True, margin + TIGHT)):
         left = [position for position in images if position not in found]
         if not left:
@@ -177,6 +187,10 @@ def _detected(images: dict[int, Pixels], margin: float) -> dict[int, _Found | st
             if face is not None:
                 found[position] = _Found(face.landmarks, face.score, second)
     return found
+
+
+def _to_template(image: Pixels, landmarks: Points, height: int, width: int) -> Pixels:
+    return warp(image, similarity(landmarks, template(height, width)), height, width)
 
 
 class _Journal:
@@ -220,7 +234,7 @@ class _Journal:
             entry["missed"] = str(outcome)
         else:
             points, score, second = outcome
-            face = warp(image, similarity(points, template(height, width)), height, width)
+            face = _to_template(image, points, height, width)
             write_bytes(self.folder / IMAGES / _name(path), _jpeg(face), durable=False)
             entry |= {"score": round(score, 4), "landmarks": points.round(2).ravel().tolist(), "second": second}
         self.done[path] = entry

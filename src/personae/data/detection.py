@@ -265,7 +265,7 @@ def _weights(name: str) -> list[NDArray[np.float32]]:
     advice = 'install the detector with: pip install "personae[align]"'
     package = importlib.util.find_spec("mtcnn")
     if package is None or package.origin is None:
-        raise ConfigError(f"aligning by detection needs the package mtcnn; {advice}, or give --landmarks")
+        raise ConfigError(f"finding faces needs the package mtcnn; {advice}, or give `personae data align` --landmarks")
     file = Path(package.origin).parent / "assets" / "weights" / f"{name}.lz4"
     content = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(content).hexdigest() != _SHA256[name]:

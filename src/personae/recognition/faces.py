@@ -1,4 +1,7 @@
-"""Photographs as a model takes them: faces of exactly its size, aligned already; anything else is refused."""
+"""Faces as a model takes them: of exactly its size and aligned, or with `align` brought there from photographs.
+
+Without `align`, anything of another size is refused.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,28 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from personae.data.aligned import align_face
 from personae.data.images import SUFFIXES, ImageError, decode_whole
 from personae.data.readers import read_listing
-from personae.data.readers.listing import Fetch, read_file
+from personae.data.readers.listing import Fetch, Listing, read_file
 from personae.errors import DataError
 from personae.experiment.assess import Model
 
 
-def read_face(path: Path, model: Model) -> Tensor:
-    """uint8 [height, width, 3], RGB."""
+def read_face(path: Path, model: Model, *, align: bool = False) -> Tensor:
+    """uint8 [height, width, 3], RGB; of a photograph, with `align`, the main face that is found in it."""
     try:
-        return _fitting(read_file(path), str(path), model)
+        return _face(read_file(path), str(path), model, align=align, upright=True)
     except ImageError as why:
         raise DataError(f"{path}: cannot be used ({why}); give an image of a face") from why
 
 
-def read_person(paths: Sequence[Path], model: Model) -> Tensor:
+def read_person(paths: Sequence[Path], model: Model, *, align: bool = False) -> Tensor:
     """uint8 [N, height, width, 3]: the images at these paths, and those in folders among them."""
     files = [file for path in paths for file in (_inside(path) if path.is_dir() else [path])]
-    return torch.stack([read_face(file, model) for file in files])
+    return torch.stack([read_face(file, model, align=align) for file in files])
 
 
-def read_people(path: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
+def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Everybody in a set of faces (a folder per person, a zip, a list), one after the other, with all their images."""
     listing = read_listing(path)
     positions = defaultdict(list)
@@ -37,7 +41,7 @@ def read_people(path: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
         positions[name].append(position)
     with listing.opened() as fetch:
         for name, chosen in positions.items():
-            yield name, torch.stack([_fetched(fetch, each, listing.paths[each], path, model) for each in chosen])
+            yield name, torch.stack([_fetched(listing, fetch, each, model, align=align) for each in chosen])
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -47,19 +51,23 @@ def _inside(folder: Path) -> list[Path]:
     return found
 
 
-def _fetched(fetch: Fetch, position: int, name: str, source: Path, model: Model) -> Tensor:
+def _fetched(listing: Listing, fetch: Fetch, position: int, model: Model, *, align: bool) -> Tensor:
+    source, name = listing.source, listing.paths[position]
     try:
-        return _fitting(fetch(position), f"{source}: {name}", model)
+        return _face(fetch(position), f"{source}: {name}", model, align=align, upright=listing.upright)
     except ImageError as why:
         raise DataError(f"{source}: {name} cannot be used ({why}); repair or remove it") from why
 
 
-def _fitting(encoded: bytes, name: str, model: Model) -> Tensor:
-    pixels = decode_whole(encoded)
+def _face(encoded: bytes, name: str, model: Model, *, align: bool, upright: bool) -> Tensor:
+    """`upright`: whether a photograph is turned as its camera says before a face is looked for."""
+    pixels = decode_whole(encoded, upright=align and upright)
+    if align:
+        pixels = align_face(pixels, model.height, model.width)
     height, width, _ = pixels.shape
     if (height, width) != (model.height, model.width):
         raise DataError(
             f"{name}: {width}x{height} pixels, and the model takes aligned faces of {model.width}x{model.height}; "
-            "align it first, as `personae data align` does"
+            "give --align to have the face found and aligned, or do so first with `personae data align`"
         )
     return torch.from_numpy(np.array(pixels))

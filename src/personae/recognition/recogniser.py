@@ -110,6 +110,6 @@ def vectors(model: Model, faces: Tensor) -> Tensor:
     if not fitting or not len(faces):
         raise DataError(
             f"faces of {list(faces.shape)} {str(faces.dtype).removeprefix('torch.')} came, and the model takes uint8"
-            f" [N, {model.height}, {model.width}, 3]; align them first"
+            f" [N, {model.height}, {model.width}, 3]; align them first, as `read_face` does with align=True"
         )
     return torch.cat([model.embedder(faces[at : at + AT_ONCE]) for at in range(0, len(faces), AT_ONCE)])
