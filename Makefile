@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/personae demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow
