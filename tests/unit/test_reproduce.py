@@ -14,6 +14,7 @@ from PIL import Image
 
 from killing import results
 from personae import cli
+from personae.console import output
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment, load_variants
 from personae.experiment.run import conduct
@@ -262,7 +263,10 @@ def at_hand(monkeypatch: pytest.MonkeyPatch, system: System, faces_cache: Path) 
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(done: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(
+    done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(output, "_width", 120)
     options = ("--claims", "T-1, T-2", "--seeds", 2, "--out", done, "--resume", "--workers", 1)
     assert command("reproduce", "tiny", *options) == 0
     printed = capsys.readouterr()

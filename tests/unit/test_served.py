@@ -104,9 +104,9 @@ def test_every_claim_of_hf_maml_finds_its_variants_and_each_method_has_its_tunin
     assert [claim.id for claim in system.claims] == [f"HM-{number}" for number in range(1, 8)]
     assert {name for claim in system.claims for name in claim.variants} <= set(variants)
     for name, experiment in variants.items():
-        train, tune = experiment.recipe
-        assert tune.algorithm.name == "tune"
-        assert train.after == ""
+        start, train, tune = experiment.recipe
+        assert (start.algorithm.name, tune.algorithm.name) == ("pretrain", "tune")
+        assert (start.after, train.after) == (None, "start")
         assert experiment.partition.new_clients == 5
         assert experiment.partition.by.startswith(name.partition("-")[0])
         assert experiment.evaluation.personalized is not None
@@ -115,9 +115,9 @@ def test_every_claim_of_hf_maml_finds_its_variants_and_each_method_has_its_tunin
 @pytest.mark.parametrize("scale", ["small", "large"])
 def test_fedavg_sees_as_many_images_as_hf_maml_and_in_the_papers_budget_17_times_as_many(scale):
     variants = variants_of(SYSTEMS["hf_maml"], scale)
-    meta = variants["attributes-hf"].recipe[0].algorithm.meta
+    meta = variants["attributes-hf"].recipe[1].algorithm.meta
     for name in ("fedavg", "fedavg-regularised", "fedavg-global", "q-fedavg"):
-        sgd = variants[f"attributes-{name}"].recipe[0].algorithm.training
+        sgd = variants[f"attributes-{name}"].recipe[1].algorithm.training
         assert sgd.iterations * sgd.batch_size == 3 * meta.iterations * meta.batch_size
-    paper = variants["attributes-fedavg-paper"].recipe[0].algorithm.training
+    paper = variants["attributes-fedavg-paper"].recipe[1].algorithm.training
     assert paper.iterations * paper.batch_size == pytest.approx(17 * 3 * meta.iterations * meta.batch_size, rel=0.03)

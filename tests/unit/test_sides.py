@@ -240,10 +240,13 @@ EXPERIMENT = {
 }
 
 
-def test_held_out_people_are_judged_domain_by_domain(faces_cache: Path):
+def test_people_are_judged_domain_by_domain(faces_cache: Path):
     materials = Materials(parse_experiment(EXPERIMENT, "test"), cache=faces_cache)
     benchmarks = {benchmark.name: benchmark for benchmark in materials.benchmarks()}
-    assert list(benchmarks) == ["heldout/door", "heldout/studio", "private"]
+    assert list(benchmarks) == ["heldout/door", "heldout/studio", "private", "private/door", "private/studio"]
+    parts = [len(benchmarks[f"private/{name}"].samples) for name in ("door", "studio")]
+    assert min(parts) > 0
+    assert sum(parts) == len(benchmarks["private"].samples)
     assert [len(benchmarks[f"heldout/{name}"].samples) for name in ("door", "studio")] == [24, 24]
     assert materials.partition.source == "studio"
     assert benchmarks["heldout/door"].pairs is not None
