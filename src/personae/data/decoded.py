@@ -99,13 +99,13 @@ def _listed(
     if height < 1 or width < 1:
         raise ConfigError(f"images of {width} x {height} pixels were asked for; give a positive height and width")
     path = Path(path).expanduser().absolute()
+    if is_pack(path):
+        if crop is not None:
+            raise ConfigError(f"{path}: a pack holds faces as they are; crop them when they are packed")
+        return path, None
     if crop is not None:
         haar.require()
-    if not is_pack(path):
-        return path, read_listing(path, layout, unlabelled=unlabelled)
-    if crop is not None:
-        raise ConfigError(f"{path}: a pack holds faces as they are; crop them when they are packed")
-    return path, None
+    return path, read_listing(path, layout, unlabelled=unlabelled)
 
 
 def _packed(path: Path, height: int, width: int) -> FaceSet:
