@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from facefiles import insightface, picture, write_records
 from personae.cli import app
+from personae.commands.data import app as commands
 from personae.data import pack_faces
 from personae.data.inspection import inspect_faces
-from personae.data_commands import app as commands
 
 
 def put(root: Path, **people: list[bytes]) -> Path:

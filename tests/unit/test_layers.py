@@ -22,6 +22,17 @@ BELOW = {
     "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
     "deployment": {"core", "data", "experiment", "privacy", "runtime"},
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
+    "commands": {
+        "console",
+        "data",
+        "deployment",
+        "evaluation",
+        "experiment",
+        "models",
+        "privacy",
+        "recognition",
+        "report",
+    },
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
 BY_INTENT = {("data/clients.py", "runtime")}

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from personae import screen
+from personae.commands.options import AsJson
 from personae.console import meter
 from personae.data.aligned import align_faces
 from personae.data.decoded import pack_faces
@@ -14,7 +15,6 @@ from personae.errors import Interrupted
 
 app = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Faces = Annotated[Path, typer.Argument(help="Faces: a folder, zip, list, .rec, Parquet, pack, or a benchmark.")]
 Height = Annotated[int, typer.Option(min=1, help="Of the images, in pixels.")]
 Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some networks want 96.")]

@@ -1,0 +1,1 @@
+"""What the command line offers, a file a topic; `cli.py` puts them together."""

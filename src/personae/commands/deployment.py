@@ -1,0 +1,112 @@
+"""Runs over a network: be the server or a client, and what both need for it."""
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.commands.options import AsJson, Device, Settings, Variant, check_device, tell_what_leaves
+from personae.console import meter, notify
+from personae.deployment.plan import Conditions
+from personae.deployment.processes import require_flower
+from personae.errors import Interrupted
+from personae.experiment.config import load_experiment
+from personae.experiment.materials import Materials
+from personae.report.html import write_report
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    certs: Annotated[Path, typer.Option(help="The server's folder, as made by personae certs.")] = Path("certs/server"),
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="And its port.")] = 9093,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
+    settings: Settings = None,
+    variant: Variant = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
+    deadline: Annotated[float, typer.Option(help="Seconds that clients have to answer.")] = 600.0,
+    wait: Annotated[float, typer.Option(help="Seconds for clients to connect before the run begins.")] = 3600.0,
+    coding: Annotated[
+        str, typer.Option(help="How models travel: exact, fp16, bf16, delta-fp16, delta-bf16.")
+    ] = "exact",
+    largest: Annotated[int, typer.Option(min=1, help="What an answer may hold, in MiB.")] = 1024,
+    app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment over a network, with the clients that join."""
+    require_flower()
+    from personae.deployment import serve as deployed
+    from personae.deployment.certs import enrolled
+
+    check_device(device)
+    experiment = load_experiment(path, settings or [], variant)
+    folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
+    conditions = Conditions(deadline=deadline, wait=wait, coding=coding, max_bytes=largest << 20, device=device)
+    tell_what_leaves(experiment)
+    if app_only:
+        deployed.prepare(experiment, folder, list(enrolled(certs)), conditions, resume=resume)
+        screen.paths([folder / "app"], as_json)
+        return
+    try:
+        deployed.serve(
+            experiment, folder, certs, host=host, port=port, conditions=conditions, resume=resume, notify=notify
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; the completed rounds are in {folder}; continue with the same and --resume"
+        ) from None
+    screen.models(folder, write_report(folder), as_json)
+
+
+@app.command()
+def join(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")],
+    data: Annotated[Path, typer.Option(help="This client's faces: a folder per identity, a zip, or a list.")],
+    certs: Annotated[Path, typer.Option(help="This client's folder, as made by personae certs.")],
+    home: Annotated[Path, typer.Option(help="Where it keeps what never leaves it.")] = Path("personae-home"),
+    public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Take part in a server's runs with the faces of this machine, until stopped."""
+    require_flower()
+    from personae.deployment import join as deployed
+
+    check_device(device)
+    member = deployed.Member(data=data, home=home, public=public, device=device, progress=meter, notify=notify)
+    with contextlib.suppress(KeyboardInterrupt):
+        deployed.join(server, member, certs)
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What is there stays.")] = Path("certs"),
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", help="A name or address of the server; repeat for more.")
+    ] = None,
+    clients: Annotated[list[str] | None, typer.Option("--client", help="The name of a client; repeat.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an authority, a server's certificate and keys of clients, for tests and labs."""
+    require_flower()
+    from personae.deployment.certs import make_certificates
+
+    screen.paths(make_certificates(folder, hosts or [], clients or []), as_json)
+
+
+@app.command()
+def deal(
+    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    out: Annotated[Path, typer.Option(help="Folder for one zip a client.")] = Path("dealt"),
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide an experiment's private faces into a file for each client, to try a deployment with."""
+    from personae.deployment.faces import deal as deal_faces
+
+    screen.paths(deal_faces(Materials(load_experiment(path, settings or []), progress=meter), out), as_json)

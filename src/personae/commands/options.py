@@ -1,0 +1,67 @@
+"""Options that several commands have, and what is made of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from personae.console import meter, notify
+from personae.errors import ConfigError
+from personae.evaluation.protocols import EvaluationProtocol
+from personae.experiment.assess import Model as LoadedModel
+from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.config import Experiment
+from personae.models import Network
+from personae.privacy.disclosure import warning
+
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
+StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
+BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
+EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
+ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
+ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
+Mirror = Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")]
+RawPixels = Annotated[bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
+]
+Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
+
+
+def tell_what_leaves(experiment: Experiment) -> None:
+    """Before anything does."""
+    for stage in experiment.recipe:
+        if text := warning(stage.algorithm):
+            notify(f"stage {stage.name}: {text}")
+
+
+def protocols_of(
+    on: Sequence[str], model: LoadedModel, far: Sequence[float] | None, resamples: int
+) -> list[EvaluationProtocol]:
+    setting = Setting(
+        height=model.height, width=model.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
+    )
+    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
+    return [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
+
+
+def network_of(name: str | None, embedding: int, size: int) -> Network | None:
+    return Network(name=name, embedding=embedding, height=size, width=size) if name else None
+
+
+def check_device(device: str) -> None:
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {device}: there are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")

@@ -1,0 +1,237 @@
+"""Models in use: write them as files, make people known, recognise them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from personae import screen
+from personae.commands.options import (
+    AsJson,
+    BackboneName,
+    ClientName,
+    EmbeddingSize,
+    ImageSize,
+    Mirror,
+    RawPixels,
+    StageName,
+    network_of,
+    protocols_of,
+)
+from personae.console import meter, notify
+from personae.data import default_cache, detection
+from personae.errors import ConfigError
+from personae.experiment.assess import Model as LoadedModel
+from personae.experiment.assess import load_model
+from personae.recognition.card import card_paths
+from personae.recognition.export import export_model
+from personae.recognition.faces import read_face, read_people, read_person
+from personae.recognition.gallery import Gallery
+from personae.recognition.recogniser import Recogniser, open_gallery
+from personae.recognition.recogniser import enroll as enroll_person
+from personae.recognition.threshold import Threshold, by_hand, threshold_at
+
+app = typer.Typer()
+
+
+def _with_detector(asked: bool) -> bool:
+    """That it is not installed is said before a model is loaded or a gallery begun."""
+    if asked:
+        detection.require()
+    return asked
+
+
+UsedModel = Annotated[Path, typer.Option("--model", help="A run, a weights file (.safetensors, .pth), or .onnx.")]
+GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="Who is known; a file of its own.")]
+AtFar = Annotated[
+    float | None, typer.Option("--far", min=0, max=1, help="Accept at this false accept rate of an evaluation.")
+]
+EvaluationFile = Annotated[
+    Path | None, typer.Option("--evaluation", metavar="FILE.json", help="Of the model; its card by default.")
+]
+BenchmarkName = Annotated[str | None, typer.Option(help="Of the evaluation: the benchmark that counts.")]
+Align = Annotated[
+    bool, typer.Option("--align", callback=_with_detector, help="Find and align the main face of each photograph.")
+]
+ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept from this score on.")]
+
+
+@app.command(name="export")
+def export_a_model(
+    source: Annotated[Path, typer.Argument(metavar="RUN|WEIGHTS", help="A run, or a weights file.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A .safetensors or .onnx file.")],
+    stage: StageName = None,
+    client: ClientName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    raw_pixels: Annotated[
+        bool, typer.Option("--raw-pixels", help="Of ONNX: let it take pixels from 0 to 255.")
+    ] = False,
+    unit: Annotated[bool, typer.Option("--unit", help="Of ONNX: let it give vectors of length one.")] = False,
+    mirror: Mirror = True,
+    on: Annotated[
+        list[str] | None, typer.Option("--on", metavar="[NAME=]PATH", help="Judge it there; a run's own by default.")
+    ] = None,
+    judge: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
+    far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
+    resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as safetensors or ONNX, checked against PyTorch, with a card beside it."""
+    exported = export_model(
+        source,
+        to,
+        stage=stage,
+        client=client,
+        network=network_of(backbone, embedding, size),
+        raw=raw_pixels,
+        unit=unit,
+        mirror=mirror,
+        judge=judge,
+        on=(lambda model: protocols_of(on, model, far, resamples)) if on else None,
+        fars=far or (),
+        resamples=resamples,
+        cache=default_cache() / "embeddings",
+        progress=meter,
+    )
+    screen.exported(exported, as_json)
+
+
+@app.command()
+def enroll(
+    faces: Annotated[list[Path], typer.Argument(help="A folder per person, a zip or a list; with --name, images.")],
+    model: UsedModel,
+    gallery: GalleryFile,
+    name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
+    align: Align = False,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make people known: keep the vectors of their faces in a gallery, with the threshold to accept from."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    people = (
+        [(name, read_person(faces, loaded, align=align))]
+        if name
+        else (each for path in faces for each in read_people(path, loaded, align=align))
+    )
+    with open_gallery(gallery, loaded) as known:
+        if chosen:
+            known.threshold = chosen
+        added = {person: enroll_person(known, loaded, person, images) for person, images in people}
+        screen.enrolled(added, known, as_json)
+
+
+@app.command()
+def verify(
+    first: Annotated[str, typer.Argument(metavar="A", help="An image; with --gallery, somebody's name.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="An image.")],
+    model: UsedModel,
+    gallery: Annotated[Path | None, typer.Option("--gallery", metavar="FILE", help="Who is known.")] = None,
+    align: Align = False,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Are two images of one person, or B of the enrolled person A? Ends with 0 if so, and with 7 if not."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    with _opened(gallery) as known:
+        used = Recogniser(loaded, _stated(chosen, known), known)
+        face = read_face(second, loaded, align=align)
+        match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded, align=align), face)
+        screen.matches({str(second): match}, used.threshold, as_json, claimed=True)
+
+
+@app.command()
+def identify(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Faces of somebody.")],
+    model: UsedModel,
+    gallery: GalleryFile,
+    align: Align = False,
+    far: AtFar = None,
+    evaluation: EvaluationFile = None,
+    benchmark: BenchmarkName = None,
+    threshold: ByHand = None,
+    stage: StageName = None,
+    client: ClientName = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    as_json: AsJson = False,
+) -> None:
+    """Who of the enrolled is it? Ends with 0 if every image is of somebody known, and with 7 if one is not."""
+    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    with Gallery.open(gallery) as known:
+        used = Recogniser(loaded, _stated(chosen, known), known)
+        found = used.identify(torch.stack([read_face(path, loaded, align=align) for path in images]))
+        screen.matches(dict(zip(map(str, images), found, strict=True)), used.threshold, as_json)
+
+
+galleries = typer.Typer(help="Who is known: list people, or erase somebody.", no_args_is_help=True)
+app.add_typer(galleries, name="gallery")
+
+
+@galleries.command(name="list")
+def list_people(gallery: Annotated[Path, typer.Argument(metavar="FILE")], as_json: AsJson = False) -> None:
+    """Everybody who is enrolled, and the threshold."""
+    with Gallery.open(gallery) as known:
+        screen.people(known, as_json)
+
+
+@galleries.command(name="remove")
+def remove_person(
+    gallery: Annotated[Path, typer.Argument(metavar="FILE")],
+    name: Annotated[str, typer.Argument(help="Whom to erase.")],
+) -> None:
+    """Erase a person: the file is rewritten, so that nothing of them is left in it."""
+    with Gallery.open(gallery) as known:
+        notify(f"{name}: {known.remove(name)} faces erased from {gallery}; copies of the file still have them")
+
+
+def _threshold(
+    model: LoadedModel,
+    path: Path,
+    far: float | None,
+    evaluation: Path | None,
+    benchmark: str | None,
+    score: float | None,
+) -> Threshold | None:
+    """What the options say; None where they say nothing."""
+    if far is None:
+        if evaluation is not None or benchmark is not None:
+            raise ConfigError("--evaluation and --benchmark go with --far, the false accept rate to choose")
+        return None if score is None else by_hand(score)
+    if score is not None:
+        raise ConfigError("--far and --threshold exclude each other")
+    source = evaluation or card_paths(path)[1]
+    if evaluation is None and not source.is_file():
+        raise ConfigError(f"--far: there is no card beside {path}; give --evaluation, from `personae evaluate --save`")
+    return threshold_at(far, source, model, benchmark)
+
+
+def _stated(chosen: Threshold | None, gallery: Gallery | None) -> Threshold:
+    found = chosen or (gallery.threshold if gallery else None)
+    if found is None:
+        raise ConfigError("no threshold: give --far with an --evaluation of the model, or --threshold")
+    return found
+
+
+def _opened(gallery: Path | None) -> AbstractContextManager[Gallery | None]:
+    return nullcontext() if gallery is None else Gallery.open(gallery)
