@@ -7,9 +7,11 @@ kept from being the nearest is measured exactly. They are in bfloat16 where the 
 float32 where bfloat16 does not tell enough rows apart. Of equally near rows the first one is the neighbour.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -73,18 +75,17 @@ def _on_grid(rows: Tensor, metric: Metric) -> tuple[Tensor, float]:
 def _exact(points: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Index and squared distance, from the products of all pairs of blocks, each pair once."""
     found = _Nearest(points)
-    screens = [_Screen(points, kind, block) for kind in _formats(points.device)]
+    screens = [_Screen(points, kind) for kind in _formats(points.device)]
     blocks = [slice(start, min(start + block, len(points))) for start in range(0, len(points), block)]
-    for number, here in enumerate(blocks):
-        facing = [(screen, screen.facing(here)) for screen in screens]
-        for there in blocks[number:]:
-            _compare(found, facing, here, there)
+    # First each with itself: images of a person are often side by side, and after that few others have to be measured.
+    for here, there in [(here, here) for here in blocks] + list(itertools.combinations(blocks, 2)):
+        _compare(found, screens, here, there)
     return found.index, found.squared
 
 
-def _compare(found: "_Nearest", facing: "list[tuple[_Screen, Tensor]]", here: slice, there: slice) -> None:
-    (screen, rows), *finer = facing
-    halves = screen.half_squares(rows, there)
+def _compare(found: "_Nearest", screens: "list[_Screen]", here: slice, there: slice) -> None:
+    screen, *finer = screens
+    halves = screen.half_squares(here, there)
     if here == there:
         halves.fill_diagonal_(math.inf)
     crowded = CROWDED if finer else math.inf
@@ -97,7 +98,8 @@ def _compare(found: "_Nearest", facing: "list[tuple[_Screen, Tensor]]", here: sl
 
 def _formats(device: torch.device) -> list[torch.dtype]:
     """Of numbers to screen with, from the coarsest on."""
-    fast = device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()
+    onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    fast = device.type == "cpu" and onednn and torch.cpu._is_avx512_bf16_supported()
     return [torch.bfloat16, torch.float32] if fast else [torch.float32]
 
 
@@ -107,29 +109,42 @@ class _Screen:
     |x - y|^2 / 2 = |x|^2 / 2 + |y|^2 / 2 - x·y = (-x, |x|^2 / 2, 1)·(y, 1, |y|^2 / 2)
     """
 
-    def __init__(self, points: Tensor, kind: torch.dtype, block: int) -> None:
-        lengths = torch.cat([part.double().square().sum(1) for part in _parts(points)])
-        pieces = _pieces(lengths.div(2).float(), kind)
-        self.size, count = points.shape[1], points.shape[1] + 2 * pieces.shape[1]
-        self.rows = torch.cat([points.to(kind), torch.ones_like(pieces), pieces], 1)
-        self.product = torch.empty(2 * (min(block, len(points)),), dtype=kind, device=points.device)
+    def __init__(self, points: Tensor, kind: torch.dtype) -> None:
+        self.points, self.kind = points, kind
+        self.product = torch.empty(0, dtype=kind, device=points.device)
+        self.left: tuple[slice, Tensor] | None = None
+
+    @cached_property
+    def right(self) -> Tensor:
+        """The rows, ones, and half the squared lengths, these as sums of numbers of the format."""
+        lengths = torch.cat([part.double().square_().sum(1) for part in _parts(self.points)])
+        pieces = _pieces(lengths.div(2).float(), self.kind)
+        return torch.cat([self.points.to(self.kind), torch.ones_like(pieces), pieces], 1)
+
+    @cached_property
+    def absolute(self) -> float:
+        """How wrong it may be, whatever it is."""
         # With u = 2^-24: n products of a total of two at most and their n sums, in any order; halves, and limits.
+        count, size = self.right.shape[1], self.points.shape[1]
         sums = 2 * (count + 16) * 2.0**-24 * (1 + count * 2.0**-22)
         # Without what was cut off, r of x and s of y, x·y is less by x·s + r·(y - s).
-        both = zip(_parts(points), _parts(self.rows), strict=True)
-        cut = max(float((exact - cut[:, : self.size]).norm(dim=1).max()) for exact, cut in both)
-        self.absolute = sums + cut * (2 + cut)
-        self.relative = 0.0 if kind == torch.float32 else 2.0**-8  # of a sum and of a limit that are rounded to eight bits
+        both = zip(_parts(self.points), _parts(self.right[:, :size]), strict=True)
+        cut = max(float((exact - rounded).norm(dim=1).max()) for exact, rounded in both)
+        return sums + cut * (2 + cut)
 
-    def facing(self, here: slice) -> Tensor:
-        """The left side of the product."""
-        coordinates, ones, pieces = self.rows[here].tensor_split((self.size, (self.size + self.rows.shape[1]) // 2), 1)
-        return torch.cat([-coordinates, pieces, ones], 1)
+    @property
+    def relative(self) -> float:
+        """How wrong it may be besides, for its size: a sum and a limit are rounded to the format."""
+        return 0.0 if self.kind == torch.float32 else 2.0**-8
 
-    def half_squares(self, facing: Tensor, there: slice) -> Tensor:
-        """Valid until the next ones are asked for."""
-        rows = self.rows[there]
-        return torch.mm(facing, rows.T, out=self.product[: len(facing), : len(rows)])
+    def half_squares(self, here: slice, there: slice) -> Tensor:
+        """[here, there], until the next ones are asked for."""
+        if self.left is None or self.left[0] != here:
+            size, count = self.points.shape[1], self.right.shape[1]
+            rows, ones, pieces = self.right[here].tensor_split((size, (size + count) // 2), 1)
+            self.left = here, torch.cat([-rows, pieces, ones], 1)
+        right = self.right[there]
+        return torch.mm(self.left[1], right.T, out=self.product.resize_(len(self.left[1]), len(right)))
 
     def at_most(self, value: Tensor) -> Tensor:
         """What the true value of one so screened cannot exceed."""
@@ -162,7 +177,7 @@ def _parts(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Nearest:
-    """The nearest row so far. Blocks are offered to a row in the order of their rows, so a tie never displaces it."""
+    """The nearest row so far."""
 
     def __init__(self, points: Tensor) -> None:
         self.points = points
@@ -177,7 +192,8 @@ class _Nearest:
         least = values.amin(1 - side).view(halves.dtype).double()
         limit = screen.seen_as(torch.minimum(self.squared[rows] / 2, screen.at_most(least)))
         # Nothing is nearer than a copy: without this, many copies would all be measured against each other.
-        hopeful = ((least < limit) & (self.squared[rows] > 0)).nonzero()[:, 0]
+        copied = (self.squared[rows] == 0) & (self.index[rows] < columns.start)
+        hopeful = ((least < limit) & ~copied).nonzero()[:, 0]
         if not len(hopeful):
             return True
         limits = _ordered(limit[hopeful].to(halves.dtype)).unsqueeze(1 - side)
@@ -191,7 +207,8 @@ class _Nearest:
         tied = squared == nearest[row]
         first = torch.full_like(self.index[rows], len(self.points))
         first.scatter_reduce_(0, row[tied], column[tied], "amin")
-        better = nearest < self.squared[rows]
+        earlier = (nearest == self.squared[rows]) & (first < self.index[rows])
+        better = (nearest < self.squared[rows]) | earlier
         self.index[rows] = torch.where(better, first, self.index[rows])
         self.squared[rows] = torch.where(better, nearest, self.squared[rows])
         return True
