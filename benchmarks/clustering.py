@@ -11,7 +11,8 @@ installed; "again" is a second call. Its partition is the one with the best F-sc
 
 The floor is every product that the search for first neighbours cannot do without, once for each pair of blocks, values
 thrown away: in float32, and in the format that the search screens in on this processor. Both are interleaved with the
-search in one process, which is given the images of a person side by side, as folders have them, and shuffled.
+search in one process, which is given the images of a person side by side, as folders have them, and shuffled, and is
+held to float32, as on a processor that does not multiply bfloat16.
 
 Seconds are those of the processor, since everything has one thread and other work on the machine shall not count; those
 of the clock are beside them.
@@ -30,6 +31,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +81,11 @@ def floor(features: Tensor) -> None:
         torch.mm(rows, columns.T, out=product.resize_(len(rows), len(columns)))
 
 
+def in_float32(features: Tensor) -> None:
+    with patch.object(neighbours, "_formats", lambda _: [torch.float32]):
+        first_neighbours(features)
+
+
 def show_floor(images: int, repeats: int) -> None:
     features, _ = crowd(images)
     screened = features.to(neighbours._formats(features.device)[0])
@@ -88,6 +95,8 @@ def show_floor(images: int, repeats: int) -> None:
         f"products in {str(screened.dtype).removeprefix('torch.')}": lambda: floor(screened),
         "first neighbours": lambda: first_neighbours(features),
         "first neighbours, shuffled": lambda: first_neighbours(shuffled),
+        "the same in float32": lambda: in_float32(features),
+        "the same, shuffled": lambda: in_float32(shuffled),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(repeats):
