@@ -3,70 +3,56 @@
 A float32 product is within e of the score (`screening_error`), hence so is the value at any place of the ranking by
 float32 products from the value at that place of the true one. What is more than 2e above the former is above the
 latter for certain, and what is more than 2e below is below. Only the few pairs in between are scored exactly; mostly
-half of these do, because in truth products err far less than they could.
+half of these will do, because in truth products err far less than they could.
 
 A sample tells roughly where a place lies. One pass over all pairs counts those above that interval and collects those
-inside. Where an interval turns out too wide to be collected, the pass counts at 64 steps across it instead, and the
-next one looks at one step; where the place is outside, the next pass looks there. So the sample decides how long it
-takes, never what comes out.
+inside, for all places at once. Where an interval is too wide to be collected, the pass counts at 64 steps across it
+instead, and the next one looks at one step; where the place is outside, the next pass looks there. So the sample
+decides how long it takes, never what comes out.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from personae.core.exact import Floats, Integers, screening_error
+from personae.core.exact import Floats, screening_error
 from personae.core.precision import plain_float32
 from personae.evaluation.crossing import Crossing, Tile
 
 SAMPLED = 200  # one pair in so many, but
 SAMPLE = 512, 2048  # no fewer rows and columns than these, and no more
-CANDIDATES = 2**23  # pairs that all searches together may collect
-TOGETHER = 2**17  # pairs for which it is not worth to look at several places one by one
+CANDIDATES = 2**23  # pairs that a pass may collect
+TOGETHER = 2**17  # pairs so few that places among them are not worth intervals of their own
 STEPS = 64
-FEW = 8  # where fewer than one score in so many can matter further up, the others are left behind
 BEYOND = 2.0  # no cosine is there
 
 
 def impostors_at(crossing: Crossing, places: Sequence[int]) -> dict[int, np.float32]:
     """The scores at these places, the highest being at 0; a place is missing where too many pairs nearly tie there."""
-    error = screening_error(crossing.rows.shape[1])
+    pairs, error = crossing.impostor_pairs, screening_error(crossing.rows.shape[1])
+    different = sorted(set(places))
+    limit = max(1, CANDIDATES // max(1, len(different)))
+    found: dict[int, np.float32] = {}
     with plain_float32():
-        sample = _Sample(crossing.sample(int(np.clip((crossing.impostor_pairs / SAMPLED) ** 0.5, *SAMPLE))))
-        stretches = sample.stretches(sorted(set(places)), crossing.impostor_pairs)
-        limit = max(1, CANDIDATES // max(1, len(stretches)))
-        searches = [_Search(*stretch, crossing.impostor_pairs, error, limit) for stretch in stretches]
-        found: dict[int, np.float32] = {}
+        sample = _Sample(crossing.sample(int(np.clip(math.sqrt(pairs / SAMPLED), *SAMPLE))))
+        searches = [_Search(*interval, error, limit) for interval in sample.intervals(different, pairs)]
         while searches:
-            from_below = sorted(searches, key=lambda search: search.edges[0])
+            over_all = _Pass(searches)
             for tile, scores in crossing.screened_impostors():
-                seen = _Seen.all_of(tile, scores)
-                for search in from_below:
-                    seen = search.look(seen)
-            for search in searches:
-                found |= search.results(crossing)
+                over_all.look(tile, scores)
+            found |= over_all.found(crossing, error)
             searches = [
-                search.next(place)
+                search.after(over_all.at_least, pairs)
                 for search in searches
-                for place in search.places
-                if place not in found and not search.hopeless
+                if search.place not in found and not search.hopeless
             ]
     return found
-
-
-class _Stretch(NamedTuple):
-    """Places of the ranking, the scores between which they should lie, and how many pairs should be there too."""
-
-    places: list[int]
-    low: float
-    high: float
-    expected: float
 
 
 class _Sample:
@@ -76,24 +62,25 @@ class _Sample:
         self.scores = scores
         self.falling = -np.sort(-scores[scores >= -BEYOND])
 
-    def stretches(self, places: Sequence[int], pairs: int) -> list[_Stretch]:
-        """Where to look for these places, which rise; for several at once, where few pairs lie between them."""
-        stretches: list[_Stretch] = []
-        first = 0
+    def intervals(self, places: Sequence[int], pairs: int) -> list[tuple[int, float, float, float]]:
+        """Of each place, which rise, between which scores it should lie, and how many pairs should be there too."""
         count = len(self.falling)
+        groups: list[tuple[list[int], int, int]] = []
         for place in places:
             rank = place / pairs * count
             slack = 16 + 5 * self._deviation(int(rank))
-            begin, end = max(int(rank - slack), 0), min(int(rank + slack) + 1, count)
-            together = [place]
-            if stretches and (end - first) / count * pairs <= TOGETHER:
-                together = [*stretches.pop().places, place]
+            first, last = max(int(rank - slack), 0), min(int(rank + slack) + 1, count)
+            if groups and (last - groups[-1][1]) * pairs <= TOGETHER * count:
+                before, first, _ = groups.pop()
+                groups.append(([*before, place], first, last))
             else:
-                first = begin
+                groups.append(([place], first, last))
+        intervals = []
+        for together, first, last in groups:
             high = float(self.falling[first]) if first else BEYOND
-            low = float(self.falling[end]) if end < count else -BEYOND
-            stretches.append(_Stretch(together, low, high, (end - first) / max(1, count) * pairs))
-        return stretches
+            low = float(self.falling[last]) if last < count else -BEYOND
+            intervals += [(place, low, high, (last - first) / max(1, count) * pairs) for place in together]
+        return intervals
 
     def _deviation(self, rank: int) -> float:
         """Of the number of scores above that rank, had other rows and columns been drawn: images are not alike."""
@@ -104,140 +91,145 @@ class _Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """Scores of a tile and, unless they are all of them, their places in it.
-
-    On a CPU they are arrays of NumPy, which compares and finds several times faster there, on a GPU tensors.
-    """
-
-    tile: Tile
-    scores: Any
-    places: Any = None
-
-    @classmethod
-    def all_of(cls, tile: Tile, scores: Tensor) -> "_Seen":
-        return cls(tile, scores.numpy() if scores.device.type == "cpu" else scores)
-
-    def at_least(self, edge: float) -> Any:
-        return self.scores >= edge
-
-    def only(self, mask: Any) -> "_Seen":
-        chosen = torch.nonzero(mask).flatten() if isinstance(mask, Tensor) else np.flatnonzero(mask)
-        return _Seen(self.tile, self.scores[chosen], chosen if self.places is None else self.places[chosen])
-
-    def held(self) -> tuple[Tile, Floats, npt.NDArray[np.int32]]:
-        scores, places = (x.cpu().numpy() if isinstance(x, Tensor) else x for x in (self.scores, self.places))
-        return self.tile, scores, places.astype(np.int32)
-
-
-def _count(mask: Any) -> int:
-    return int(torch.count_nonzero(mask) if isinstance(mask, Tensor) else np.count_nonzero(mask))
-
-
-@dataclass(eq=False)
 class _Search:
-    """The pairs whose products are in [low, high), of which there are about `expected`."""
+    """A place which should be between two products, where there are about `expected` more."""
 
-    places: list[int]
+    place: int
     low: float
     high: float
     expected: float
-    pairs: int
     error: float
     limit: int
-    edges: list[float] = field(init=False)  # float32 values, so that it does not matter in what they are compared
-    at_least: Integers = field(init=False)
-    collected: int = 0
-    found: list[tuple[Tile, Floats, npt.NDArray[np.int32]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        low, high = max(self.low - self._room, -BEYOND), min(self.high + self._room, BEYOND)
-        steps = 1 if self.expected <= self.limit else STEPS
-        self.edges = np.linspace(low, high, steps + 1).astype(np.float32).tolist()
-        self.at_least = np.zeros(steps + 1, dtype=np.int64)
 
     @property
-    def _room(self) -> float:
-        """For the 2e on either side of the place, and for the rounding of the edges."""
-        return 4 * self.error
+    def edges(self) -> list[float]:
+        """Where to count: at the ends if what is between them can be collected, or else at steps in between too."""
+        low, high = max(self.low - self._room, -BEYOND), min(self.high + self._room, BEYOND)
+        steps = 1 if self.collecting else STEPS
+        return np.linspace(low, high, steps + 1).astype(np.float32).tolist()  # type: ignore[no-any-return]
 
     @property
     def collecting(self) -> bool:
-        return len(self.edges) == 2
+        return self.expected <= self.limit
 
     @property
     def hopeless(self) -> bool:
         """Even the narrowest interval that could decide holds more than may be collected."""
         return not self.collecting and self.edges[-1] - self.edges[0] <= 16 * self.error
 
-    def look(self, seen: _Seen) -> _Seen:
-        """Count and collect; what comes back is enough for a search that begins further up."""
-        lowest, *others = self.edges
-        reached = seen.at_least(lowest)
-        count = _count(reached)
-        if count * FEW < len(reached):
-            seen, reached = seen.only(reached), None
-        if count:
-            above = [seen.at_least(edge) for edge in others]
-            counts = [count, *map(_count, above)]
-            self.at_least += counts
-            if self.collecting and count > counts[-1]:
-                self._collect(seen.only(~above[-1] if reached is None else reached ^ above[-1]))
-        return seen
+    @property
+    def _room(self) -> float:
+        """For the 2e on either side of the place, and for the rounding of the edges."""
+        return 4 * self.error
 
-    def _collect(self, inside: _Seen) -> None:
-        self.collected += len(inside.scores)
-        if self.collected > 2 * self.limit:  # the sample was far off
-            self.found.clear()
+    def after(self, counted: dict[float, int], pairs: int) -> "_Search":
+        """A search of where the place must be after a pass, with at most as many pairs as are known to be there."""
+        edges = np.array([-BEYOND, *self.edges, BEYOND])
+        at_least = np.array([pairs, *(counted[edge] for edge in self.edges), 0])
+        step = np.count_nonzero(at_least > self.place)  # so many edges are not above the place
+        low, high = edges[step - 1 : step + 1].tolist()
+        outside = np.searchsorted(edges, low - self._room, side="right") - 1, np.searchsorted(edges, high + self._room)
+        most, least = at_least[np.clip(outside, 0, len(edges) - 1)].tolist()
+        return _Search(self.place, low, high, most - least, self.error, self.limit)
+
+
+class _Pass:
+    """How many products reach each edge of the searches, and those that lie between edges of one that collects."""
+
+    def __init__(self, searches: Sequence[_Search]) -> None:
+        self.searches = [search for search in searches if search.collecting]
+        self.at_least = dict.fromkeys(sorted({edge for search in searches for edge in search.edges}), 0)
+        self._turns = _ends_of_union((low, high) for low, high in (search.edges for search in self.searches))
+        self._held: list[tuple[Tile, Floats, npt.NDArray[np.int32]]] = []
+        self._collected, self._most = 0, 2 * sum(search.limit for search in self.searches)
+
+    def look(self, tile: Tile, scores: Tensor) -> None:
+        # NumPy compares and finds several times faster on a CPU.
+        here: Any = scores.numpy() if scores.device.type == "cpu" else scores
+        inside = None
+        for edge in self.at_least:
+            if edge >= BEYOND:
+                break
+            reached = here >= edge
+            count = _count(reached)
+            if not count:
+                break
+            self.at_least[edge] += count
+            if edge in self._turns:  # from there on, what was inside is outside, and the other way around
+                inside = reached if inside is None else inside ^ reached
+        if inside is None:
+            return
+        places = _places(inside)
+        self._collected += len(places)
+        if self._complete:
+            self._held.append((tile, _array(here[places]), _array(places).astype(np.int32)))
         else:
-            self.found.append(inside.held())
+            self._held.clear()
 
-    def results(self, crossing: Crossing) -> dict[int, np.float32]:
-        """The scores at the places for which the interval holds everything that could be it."""
-        if not self.collecting or not 0 < self.collected <= 2 * self.limit:
+    @property
+    def _complete(self) -> bool:
+        """Or the sample was far off, and there was more than can be held."""
+        return self._collected <= self._most
+
+    def found(self, crossing: Crossing, error: float) -> dict[int, np.float32]:
+        """The scores at the places of which everything that could be it was collected."""
+        if not self._held:
             return {}
-        tiles, products, positions = zip(*self.found, strict=True)
-        values, at = np.concatenate(products), np.concatenate(positions)
+        tiles, products, positions = zip(*self._held, strict=True)
         until = np.cumsum([len(part) for part in products])
-        low, high = self.edges
+        values, at = np.concatenate(products), np.concatenate(positions)
+        indices = {}  # from below, among what was collected
+        for search in self.searches:
+            low, high = search.edges
+            above = search.place - self.at_least[high]
+            if 0 <= above < self.at_least[low] - self.at_least[high]:
+                indices[search] = int(np.count_nonzero(values < high)) - 1 - above
+        ranked = np.partition(values, list(indices.values())) if indices else values
         found = {}
-        for place in self.places:
-            inside = place - int(self.at_least[-1])
-            if not 0 <= inside < len(values):
-                continue
-            near = float(_highest(values, inside))
-            if (low > -BEYOND and near - 2 * self.error < low) or (high < BEYOND and near + 2 * self.error >= high):
+        for search, index in indices.items():
+            low, high = search.edges
+            near = float(ranked[index])
+            if (low > -BEYOND and near - 2 * error < low) or (high < BEYOND and near + 2 * error >= high):
                 continue
             # What is further than `width` from `near` scores more than `width - e` from it. So if the score at the
             # place is found within that, it is the one; with 2e it always is.
-            for width in (1.25 * self.error, 2 * self.error):
+            for width in (1.1 * error, 2 * error):
                 bottom, top = _outwards(near - width, near + width)
                 undecided = np.flatnonzero((values >= bottom) & (values <= top))
                 which = np.searchsorted(until, undecided, side="right")
                 scores = crossing.rescored(tiles, which, at[undecided])
-                found[place] = _highest(scores, inside - int(np.count_nonzero(values > top)))
-                if abs(float(found[place]) - near) <= width - self.error:
+                inside = index - int(np.count_nonzero(values < bottom))
+                score = np.partition(scores, inside)[inside]
+                if abs(float(score) - near) <= width - error:
                     break
+            found[search.place] = score
         return found
 
-    def next(self, place: int) -> "_Search":
-        """A search of where a place must be after this one, with at most as many pairs as are known to be there."""
-        edges = np.array([-BEYOND, *self.edges, BEYOND])
-        at_least = np.array([self.pairs, *self.at_least, 0])
-        step = np.count_nonzero(at_least > place)  # so many edges are not above the place
-        low, high = edges[step - 1 : step + 1].tolist()
-        outside = np.searchsorted(edges, low - self._room, side="right") - 1, np.searchsorted(edges, high + self._room)
-        most, least = at_least[np.clip(outside, 0, len(edges) - 1)].tolist()
-        return _Search([place], low, high, most - least, self.pairs, self.error, self.limit)
 
-
-def _highest(scores: Floats, place: int) -> np.float32:
-    at = len(scores) - 1 - place
-    value: np.float32 = np.partition(scores, at)[at]
-    return value
+def _ends_of_union(intervals: Iterable[tuple[float, float]]) -> set[float]:
+    """Where what lies in any of these begins and ends."""
+    ends: list[float] = []
+    for low, high in sorted(intervals):
+        if ends and low <= ends[-1]:
+            ends[-1] = max(ends[-1], high)
+        else:
+            ends += [low, high]
+    return set(ends)
 
 
 def _outwards(bottom: float, top: float) -> tuple[np.float32, np.float32]:
-    """Float32 values that are not inside."""
+    """Float32 values just outside."""
     infinite = np.float32(np.inf)
     return np.nextafter(np.float32(bottom), -infinite), np.nextafter(np.float32(top), infinite)
+
+
+def _count(mask: Any) -> int:
+    return int(torch.count_nonzero(mask) if isinstance(mask, Tensor) else np.count_nonzero(mask))
+
+
+def _places(mask: Any) -> Any:
+    return torch.nonzero(mask).flatten() if isinstance(mask, Tensor) else mask.nonzero()[0]
+
+
+def _array(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, Tensor) else values
