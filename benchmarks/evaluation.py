@@ -22,7 +22,7 @@ from torch import Tensor
 
 from personae.core.precision import plain_float32
 from personae.evaluation.comparisons import Crossed
-from personae.evaluation.crossing import COLUMNS, ROWS
+from personae.evaluation.crossing import COLUMNS, ON_GPU, ROWS
 from personae.evaluation.curves import sweep
 from personae.evaluation.distractors import BLOCK, among_distractors
 from personae.evaluation.verification import all_pairs, tar_at_far
@@ -49,10 +49,12 @@ def faces(count: int) -> tuple[Tensor, Tensor]:
 
 
 def floor(vectors: Tensor) -> None:
+    taller, wider = (1, 1) if vectors.device.type == "cpu" else ON_GPU
+    rows, columns = ROWS * taller, COLUMNS * wider
     with plain_float32():
-        for top in range(0, len(vectors), ROWS):
-            for left in range(top, len(vectors), COLUMNS):
-                torch.mm(vectors[top : top + ROWS], vectors[left : left + COLUMNS].T)
+        for top in range(0, len(vectors), rows):
+            for left in range(top, len(vectors), columns):
+                torch.mm(vectors[top : top + rows], vectors[left : left + columns].T)
 
 
 def held(pairs: Crossed) -> tuple[np.ndarray, np.ndarray]:

@@ -144,8 +144,7 @@ class _Pass:
         self._collected, self._most = 0, 2 * sum(search.limit for search in self.searches)
 
     def look(self, tile: Tile, scores: Tensor) -> None:
-        # NumPy compares and finds several times faster on a CPU.
-        here: Any = scores.numpy() if scores.device.type == "cpu" else scores
+        here = _fastest(scores)
         inside = None
         for edge in self.at_least:
             if edge >= BEYOND:
@@ -155,8 +154,10 @@ class _Pass:
             if not count:
                 break
             self.at_least[edge] += count
-            if edge in self._turns:  # from there on, what was inside is outside, and the other way around
-                inside = reached if inside is None else inside ^ reached
+            if inside is None and edge in self._turns:
+                inside = reached
+            elif edge in self._turns:  # from there on, what was inside is outside, and the other way around
+                inside ^= reached
         if inside is None:
             return
         places = _places(inside)
@@ -221,6 +222,11 @@ def _outwards(bottom: float, top: float) -> tuple[np.float32, np.float32]:
     """Float32 values just outside."""
     infinite = np.float32(np.inf)
     return np.nextafter(np.float32(bottom), -infinite), np.nextafter(np.float32(top), infinite)
+
+
+def _fastest(scores: Tensor) -> Any:
+    """On a CPU, NumPy compares and finds several times faster."""
+    return scores.numpy() if scores.device.type == "cpu" else scores
 
 
 def _count(mask: Any) -> int:
