@@ -147,7 +147,7 @@ UNSUPERVISED = System(
                     by=-LITTLE,
                 ),
             ),
-            beside=(on_target("K = 2", "clients-2"), on_target("K = 4", "clients-4")),
+            beside=(on_target("K = 4", "clients-4"),),
         ),
         Claim(
             "UD-9",
