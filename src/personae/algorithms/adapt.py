@@ -64,8 +64,8 @@ class _Adaptation:
     `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength` and
     `temperature` are those of the distillation; the paper that compares with it says neither. theta's logits are taken
     over the mean feature of each person under it, and Phi. They have no margin, as the class of a face is not known
-    where a model is used. Batches of one person leave the statistics of BatchNorm as they came: these would take the
-    identity away.
+    where a model is used. `batch_norm`: with auto, batches of one person leave the statistics of BatchNorm as they
+    came, as these would take the identity away; with eval, all batches do, and are normalised by them.
     """
 
     method: Literal["fine-tune", "distil"] = "fine-tune"
@@ -73,6 +73,7 @@ class _Adaptation:
     training: LocalSGD = field(default_factory=LocalSGD)
     strength: float = 1.0
     temperature: float = 1.0
+    batch_norm: Literal["auto", "eval"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.strength < math.inf or not 0 < self.temperature < math.inf:
@@ -93,7 +94,8 @@ class _Adaptation:
             return total
 
         alone = bool((samples.labels == samples.labels[0]).all())
-        return self.training.train(client, [rows], samples, loss, frozen_statistics=alone)
+        frozen = alone or self.batch_norm == "eval"
+        return self.training.train(client, [rows], samples, loss, frozen_statistics=frozen)
 
 
 @dataclass(frozen=True, kw_only=True)
