@@ -80,8 +80,8 @@ class ClientHost:
     def _global(self, model: ModelState) -> Embedder:
         """The global model is one for client after client: what all are shown of each other, it embeds once."""
         self.backbone.load(model)
-        if self._judged is None or not torch.equal(self._judged[0], model.flat):
-            self._judged = model.flat.clone(), Remembering(self.federation.embedder(self.backbone))
+        if self._judged is None or not torch.equal(self._judged[0], self.backbone.flat):
+            self._judged = self.backbone.flat.clone(), Remembering(self.federation.embedder(self.backbone))
         return self._judged[1]
 
     def _client(self, request: Request, stage: Stage) -> Client:
