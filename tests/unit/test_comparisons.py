@@ -111,7 +111,7 @@ def test_every_pair_is_in_one_tile(monkeypatch):
         same = pairs.row_labels[:, None] == pairs.column_labels
         seen = {True: np.zeros(same.shape, int), False: np.zeros(same.shape, int)}
         for genuine, tile in itertools.product((True, False), pairs.tiles()):
-            places = pairs.places(tile, genuine)
+            places = np.flatnonzero(pairs.of_kind(tile, genuine))
             assert tile.mixed or len(places) == (0 if genuine else pairs.exact(tile).size)
             seen[genuine][tile.rows, tile.columns].flat[places] += 1
         once = np.triu(np.ones_like(same), 1) if pairs.itself else np.ones_like(same)
@@ -124,7 +124,7 @@ def test_places_are_found_however_few_pairs_may_be_collected(monkeypatch, candid
     vectors, labels = faces(250, size=64)
     expected = of_all_pairs(vectors, labels)
     monkeypatch.setattr(screening, "CANDIDATES", candidates)
-    monkeypatch.setattr(screening, "SAMPLE", 12)
+    monkeypatch.setattr(screening, "SAMPLE", (12, 12))
     pairs = all_pairs(vectors, labels)
     places = [0, 1, 17, 5000, pairs.impostor_pairs // 2, pairs.impostor_pairs - 1]
     assert np.array_equal(pairs.impostors_at(places), expected.impostors_at(places))
@@ -134,11 +134,117 @@ def test_places_are_found_however_few_pairs_may_be_collected(monkeypatch, candid
 def test_a_sample_that_misleads_costs_time_only(monkeypatch, shift):
     vectors, labels = faces(250, size=64)
     pairs, expected = all_pairs(vectors, labels), of_all_pairs(vectors, labels)
-    monkeypatch.setattr(Crossed, "sample", lambda self, side: expected.impostor[:200] + np.float32(shift))
+    monkeypatch.setattr(
+        Crossed, "sample", lambda self, side: expected.impostor[:200].reshape(10, 20) + np.float32(shift)
+    )
     monkeypatch.setattr(screening, "CANDIDATES", 2000)
     places = [0, 30, 4000, pairs.impostor_pairs - 1]
     found = screening.impostors_at(pairs, places)
     assert [found[place] for place in places] == expected.impostors_at(places).tolist()
+
+
+def alike(count=120):
+    return torch.ones(count, 8), torch.arange(count) % 30
+
+
+def two_values(count=120):
+    return torch.ones(count, 8) * torch.tensor([1, 1, -1]).repeat(count // 3)[:, None], torch.arange(count) % 17
+
+
+def ties_at_the_threshold(count=150):
+    """Signs of four components: scores are -1, -0.5, 0, 0.5 or 1."""
+    random = torch.Generator().manual_seed(5)
+    return torch.randint(0, 2, (count, 4), generator=random) * 2.0 - 1, torch.arange(count) % 30
+
+
+def labels_that_say_nothing(count=150):
+    vectors, _ = faces(count, identities=9, seed=6)
+    return vectors, torch.arange(count) % 25
+
+
+def a_few_doubles(count=150):
+    """Nearly all pairs score alike, and no sample sees the few that are another person's double."""
+    vectors = torch.eye(count)
+    vectors[40] = vectors[3]
+    vectors[77] = vectors[12] + 0.25 * vectors[13]
+    return vectors, torch.arange(count) // 2
+
+
+@pytest.mark.parametrize("together", [0, screening.TOGETHER])
+@pytest.mark.parametrize("candidates", [1, 300, screening.CANDIDATES])
+@pytest.mark.parametrize(
+    "drawn", [alike, two_values, ties_at_the_threshold, labels_that_say_nothing, a_few_doubles, faces]
+)
+def test_no_distribution_of_scores_deceives_the_search(monkeypatch, drawn, candidates, together):
+    monkeypatch.setattr(screening, "TOGETHER", together)
+    monkeypatch.setattr(screening, "CANDIDATES", candidates)
+    monkeypatch.setattr(screening, "SAMPLE", (10, 10))
+    vectors, labels = drawn()
+    pairs, expected = all_pairs(vectors, labels), of_all_pairs(vectors, labels)
+    assert operating_points(pairs, FARS) == operating_points(expected, FARS)
+    last = pairs.impostor_pairs - 1
+    places = [0, 1, 2, 3, last // 7, last // 2, last - 1, last]
+    assert np.array_equal(pairs.impostors_at(places), expected.impostors_at(places))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("usual", "rare"), [(0, 0), (1, 1), (0, 1), (0, -1), (1, -1), (-1, 1)])
+def test_products_may_err_as_much_as_they_can(monkeypatch, usual, rare, seed):
+    """With a bound so wide that dozens of pairs lie within it."""
+    error = 1e-3
+    monkeypatch.setattr(screening, "screening_error", lambda dimensions: error)
+    random = torch.Generator().manual_seed(seed)
+    original = Crossed.screened
+
+    def wrong(self, tile):
+        scores = original(self, tile)
+        return scores + 0.999 * error * torch.where(torch.rand(len(scores), generator=random) < 0.1, rare, usual)
+
+    monkeypatch.setattr(Crossed, "screened", wrong)
+    vectors, labels = faces(250, size=64, seed=seed)
+    pairs, expected = all_pairs(vectors, labels), of_all_pairs(vectors, labels)
+    places = [0, 1, 5, 30, 300, 3000, 10_000, pairs.impostor_pairs - 1]
+    found = screening.impostors_at(pairs, places)
+    assert [found[place] for place in places] == expected.impostors_at(places).tolist()
+
+
+def test_one_pass_and_few_exact_scores_do_for_rates_of_all_sizes(monkeypatch):
+    vectors, labels = faces(900, identities=90, size=64)
+    passes, rescored = [], []
+    screened, scored = Crossed.screened_impostors, crossing.pair_scores
+    monkeypatch.setattr(Crossed, "screened_impostors", lambda self: passes.append(1) or screened(self))
+    monkeypatch.setattr(crossing, "pair_scores", lambda *args: rescored.append(len(args[1])) or scored(*args))
+    pairs = all_pairs(vectors, labels)
+    operating_points(pairs, (1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
+    assert len(passes) == 1
+    assert len(rescored) == 5  # none had to be scored again in a wider interval
+    assert sum(rescored) < pairs.impostor_pairs / 10_000
+
+
+def test_tensors_are_searched_like_arrays(monkeypatch):
+    """As on a GPU."""
+    vectors, labels = faces(250, size=64)
+    pairs = all_pairs(vectors, labels)
+    places = [0, 1, 17, 5000, pairs.impostor_pairs - 1]
+    expected = screening.impostors_at(pairs, places)
+    monkeypatch.setattr(screening, "_fastest", lambda scores: scores)
+    assert screening.impostors_at(pairs, places) == expected
+    monkeypatch.setattr(screening, "CANDIDATES", 700)
+    assert screening.impostors_at(pairs, places) == expected
+
+
+def test_the_ends_of_a_union_of_intervals():
+    assert screening._ends_of_union([]) == set()
+    assert screening._ends_of_union([(3, 4), (0, 1), (0.5, 2), (0.6, 0.7), (2, 2.5)]) == {0, 2.5, 3, 4}
+
+
+def test_vectors_are_rounded_to_the_grid_as_unit_vectors():
+    vectors = torch.randn(700, 33, generator=torch.Generator().manual_seed(4))
+    vectors[0] = 0
+    vectors[1] *= 1e-30
+    vectors[2] *= 1e30
+    vectors[3, 5:] *= 1e-9
+    assert torch.equal(unit_on_grid(vectors), (exact.unit(vectors) * exact.GRID).round() / exact.GRID)
 
 
 def test_scores_too_near_to_each_other_are_left_to_the_ranking(monkeypatch):

@@ -1,17 +1,19 @@
 """All comparisons between two sets of images, tile by tile, so that nobody has to hold them all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from personae.core.exact import Floats, Integers, pair_scores, unit_on_grid
 
-ROWS, COLUMNS = 256, 4096  # of a tile: large enough for a fast product, small enough to stay in the cache
+ROWS, COLUMNS = 512, 512  # of a tile: large enough for a fast product, small enough to stay in the cache of a CPU
+ON_GPU = 4, 16  # times as many: there the number of tiles counts
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,12 @@ class Crossing:
         self.row_labels = sides[0][1]
         self.genuine_pairs, self.impostor_pairs = self._count()
 
-    def tiles(self, least_rows: int = ROWS) -> Iterator[Tile]:
-        """Every pair is in exactly one tile."""
-        height = max(least_rows, least_rows * COLUMNS // max(1, len(self.column_labels)))
+    def tiles(self, genuine: bool = False) -> Iterator[Tile]:
+        """Every pair is in exactly one tile, or every genuine pair."""
+        taller, wider = (1, 1) if self.columns.device.type == "cpu" else ON_GPU
+        # Where only the genuine pairs count, low tiles have less of the others about them.
+        width, least = COLUMNS * wider, max(1, ROWS * taller // (8 if genuine else 1))
+        height = max(least, least * width // max(1, len(self.column_labels)))
         for start in range(0, len(self.row_labels), height):
             rows = slice(start, min(start + height, len(self.row_labels)))
             of_rows, of_others = self._stretches(self.row_labels[rows.start], self.row_labels[rows.stop - 1])
@@ -54,16 +59,19 @@ class Crossing:
             if not self.itself:
                 edges[:2] = [0, 0]
             for (begin, end), mixed in zip(pairwise(edges), (True, False, False, True, False), strict=True):
-                for left in range(begin, end, COLUMNS):
-                    yield Tile(rows, slice(left, min(left + COLUMNS, end)), mixed)
+                if begin < end and (mixed or not genuine):
+                    # The last one is wider rather than narrow, and products are fastest with round numbers of columns.
+                    cuts = [begin, *range(begin + width, end - width // 2, width), end]
+                    yield from (Tile(rows, slice(left, right), mixed) for left, right in pairwise(cuts))
 
-    def places(self, tile: Tile, genuine: bool) -> Integers:
-        """Where in the flattened tile the pairs of one kind are."""
-        wanted = (self.row_labels[tile.rows, None] == self.column_labels[tile.columns]) == genuine
+    def of_kind(self, tile: Tile, genuine: bool) -> npt.NDArray[np.bool_]:
+        """Which pairs of the flattened tile are of one kind."""
+        compare = np.equal if genuine else np.not_equal
+        wanted: npt.NDArray[np.bool_] = compare(self.row_labels[tile.rows, None], self.column_labels[tile.columns])
         if self.itself:
             rows, columns = (np.arange(side.start, side.stop) for side in (tile.rows, tile.columns))
             wanted &= rows[:, None] < columns
-        return np.flatnonzero(wanted)
+        return wanted.ravel()
 
     def exact(self, tile: Tile) -> Floats:
         """The scores of a tile, flattened."""
@@ -74,41 +82,42 @@ class Crossing:
         rows, columns = self._float32
         return (rows[tile.rows] @ columns[tile.columns].T).flatten()
 
-    def rescored(self, tile: Tile, places: Integers) -> Floats:
-        """The scores at some places of the flattened tile."""
-        wide = self.columns[tile.columns]
-        rows, columns = np.divmod(places, len(wide))
-        return pair_scores(self.rows[tile.rows], rows, wide, columns)
+    def rescored(self, tiles: Sequence[Tile], which: Integers, places: Integers) -> Floats:
+        """The scores at some places of these tiles, flattened; `which` are the numbers of their tiles."""
+        corners = np.array([(tile.rows.start, tile.columns.start) for tile in tiles], dtype=np.int64)
+        widths = np.array([tile.columns.stop - tile.columns.start for tile in tiles], dtype=np.int64)
+        down, along = np.divmod(places, widths[which])
+        return pair_scores(self.rows, corners[which, 0] + down, self.columns, corners[which, 1] + along)
 
     def exact_scores(self, genuine: bool) -> Iterator[tuple[Tile, Integers | None, Floats]]:
         """The scores of one kind tile by tile, and their places in the tile (None where they fill it)."""
-        # Where only the genuine pairs count, low tiles have less of the others about them.
-        for tile in self.tiles(ROWS // 4 if genuine else ROWS):
+        for tile in self.tiles(genuine):
             if tile.mixed:
-                places = self.places(tile, genuine)
+                places = np.flatnonzero(self.of_kind(tile, genuine))
                 yield tile, places, self.exact(tile)[places]
             elif not genuine:
                 yield tile, None, self.exact(tile)
 
-    def screened_impostors(self, above: float) -> Iterator[tuple[Tile, Integers, Floats]]:
-        """The screened scores that are not below `above`, and their places in the tile."""
+    def screened_impostors(self) -> Iterator[tuple[Tile, Tensor]]:
+        """The screened scores tile by tile; in the place of a pair that is not an impostor pair is minus infinity."""
         for tile in self.tiles():
             scores = self.screened(tile)
-            impostors = self.places(tile, genuine=False) if tile.mixed else None
-            found, values = not_below(scores if impostors is None else scores[impostors], above)
-            if len(found):
-                yield tile, found if impostors is None else impostors[found], values
+            if tile.mixed:
+                others = torch.from_numpy(~self.of_kind(tile, genuine=False))
+                scores.masked_fill_(others.to(scores.device), -torch.inf)
+            yield tile, scores
 
     def sample(self, side: int) -> Floats:
-        """Screened scores of impostors among at most `side` rows and columns, evenly spread over the identities."""
-        at = np.linspace(0, len(self.row_labels) - 1, min(side, len(self.row_labels))).round().astype(np.int64)
-        across = (
-            np.linspace(0, len(self.column_labels) - 1, min(side, len(self.column_labels))).round().astype(np.int64)
-        )
+        """Screened scores of at most `side` rows and columns, evenly spread over the identities, as a matrix.
+
+        In the place of a pair that is not an impostor pair is minus infinity. The columns lie half-way between the
+        rows, so that where rows are compared with each other no pair is there twice.
+        """
+        at, across = _spread(len(self.row_labels), side, 0), _spread(len(self.column_labels), side, 0.5)
         rows, columns = self._float32
         scores = (rows[at] @ columns[across].T).cpu().numpy()
-        impostors: Floats = scores[self.row_labels[at, None] != self.column_labels[across]]
-        return impostors
+        scores[self.row_labels[at, None] == self.column_labels[across]] = -np.inf
+        return scores
 
     @cached_property
     def _float32(self) -> tuple[Tensor, Tensor]:
@@ -132,14 +141,10 @@ class Crossing:
         return genuine, pairs - genuine
 
 
-def not_below(scores: Tensor, bound: float) -> tuple[Integers, Floats]:
-    """Where in a row of scores those are that reach the bound, and what they are."""
-    if scores.device.type == "cpu":  # NumPy finds them several times faster
-        here = scores.numpy()
-        found = np.flatnonzero(here >= np.float32(bound))
-        return found, here[found]
-    places = torch.nonzero(scores >= bound).flatten()
-    return places.cpu().numpy(), scores[places].cpu().numpy()
+def _spread(count: int, most: int, shift: float) -> Integers:
+    """At most so many positions, evenly spread, shifted by a part of the distance between them."""
+    taken = min(count, most)
+    return np.floor((np.arange(taken) + shift) * count / max(1, taken)).astype(np.int64)
 
 
 def _by_identity(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Integers]:
