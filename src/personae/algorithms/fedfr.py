@@ -72,10 +72,11 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     `margin`: CosFace with s and m. `public`: whether clients train with public faces beside their own (without, there
     is no Phi). `sampling`: with which of them, by t_HN. `classify`, `contrast`, `customise`: alpha_1, alpha_2, alpha_3;
     zero leaves the contrastive term or the branch out. `temperature`: tau. `one_vs_all`: s', m', lambda and t of the
-    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people.
-    `transformed`: whether the personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins;
-    Omega_i begins as a copy of it, Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`:
-    what n_i counts, the client's own faces or, as in the authors' code, those and the sampled public ones.
+    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people, with
+    the same s' and m' and divided by s' like Eq. 6, so that alpha_3 weighs both alike. `transformed`: whether the
+    personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins; Omega_i begins as a copy, and
+    Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`: what n_i counts, the client's own
+    faces or, as in the authors' code, those and the sampled public ones.
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
@@ -178,8 +179,9 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         if self.branch == "binary":
             return self.one_vs_all.loss(personal, branch.classifiers, branch.bias.flatten(), labels)
         own, people = labels < len(branch.classifiers), labels.clamp(max=len(branch.classifiers) - 1)
-        losses = F.cross_entropy(self.margin.logits(personal, branch.classifiers, people), people, reduction="none")
-        return (losses * own).sum() / own.sum().clamp(min=1)
+        cosface = Margin(scale=self.one_vs_all.scale, margin=self.one_vs_all.margin)
+        losses = F.cross_entropy(cosface.logits(personal, branch.classifiers, people), people, reduction="none")
+        return (losses * own).sum() / own.sum().clamp(min=1) / cosface.scale
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
         vectors = (
