@@ -31,7 +31,7 @@ from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
 from personae.parts.embedding import copied, still
 from personae.parts.heads import Beginning, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
 from personae.parts.public import PublicSampling
@@ -80,8 +80,12 @@ class FedFR(Algorithm[State, Down, Private, Up]):
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
-    is a network with random weights.) A client whose faces, with the public ones it chose, are all of one person leaves
-    the statistics of BatchNorm as they came: batches of one identity would take the identity away.
+    is a network with random weights.)
+
+    `batch_norm`: statistics of a few people's batches are not those that everybody is to be recognised with. With eval
+    a client normalises by those that it received and hands them on untouched; train never does so, and auto only where
+    its faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
+    paper's network has no BatchNorm.
     """
 
     name: ClassVar[str] = "fedfr"
@@ -100,6 +104,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     rows: Beginning = "mean"
     weighting: Weighting = "samples"
     counts: Literal["own", "all"] = "own"
+    batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
@@ -144,13 +149,13 @@ class FedFR(Algorithm[State, Down, Private, Up]):
                 total = total + self.customise * self.branch_loss(branch, features, batch.labels)
             return total
 
-        kept = branch.parts if branch else {}
+        parts = branch.parts if branch else {}
         fit = self.training.train(
             client,
-            [rows, *([phi] if len(phi) else []), *kept.values()],
+            [rows, *([phi] if len(phi) else []), *parts.values()],
             samples,
             loss,
-            frozen_statistics=bool((samples.labels == samples.labels[0]).all()),
+            frozen_statistics=keeps_statistics(self.batch_norm, samples),
         )
         model = client.backbone.state()
         up = Up(
@@ -159,7 +164,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             samples=Count(len(samples) if self.counts == "all" else len(client.train)),
             training=Scalars({"loss": fit.loss, **share}),
         )
-        return up, Private(model=model, rows=rows, branch=kept)
+        return up, Private(model=model, rows=rows, branch=parts)
 
     def samples(self, model: ModelState, client: Client) -> tuple[Samples, dict[str, float]]:
         """The client's own faces with D_HN, and which share of the public faces that is."""
