@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from crowd import NETWORKS, Crowd, Rounds, random_pixels, training
-from personae import FedFace, FedPE, Firewall
+from personae import FedFace, FedPE
 from personae.parts.margins import Margin
 
 
@@ -61,7 +61,6 @@ def one(algorithm: str, clients: int) -> None:
             options,
             participation=share,
             algorithm=method,
-            firewall=Firewall(norm_multiple=1e6),  # who takes part again has far longer updates than who is new
         )
         rounds.round()
         began = time.perf_counter()

@@ -6,7 +6,7 @@ Floating-point operations are counted from the shapes of convolutions and linear
 addition are two); normalisation, activations, augmentation and the optimiser count as nothing, so they show as what is
 missing. The backward pass takes twice the forward pass: once for the weights, once for the inputs, which the first
 layer does not need. Peaks are measured in the same run: a square matrix product, and a 3x3 convolution of many channels
-with its backward pass.
+with its backward pass. Last, torch's profiler says where the time of one more round goes.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from crowd import NETWORKS, Crowd, Rounds, random_pixels, training
 
@@ -68,6 +69,15 @@ def convolution_peak(channels: int = 128, side: int = 28) -> float:
     return 3 * 2 * channels * 9 * channels * side * side * BATCH / _seconds(step)
 
 
+def where_time_goes(rounds: Rounds, most: int = 8) -> dict[str, float]:
+    """Share of a round's time that each of the costliest operations takes itself."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        rounds.round()
+    times = {entry.key: entry.self_cpu_time_total for entry in seen.key_averages()}
+    total = sum(times.values())
+    return {name: times[name] / total for name in sorted(times, key=times.__getitem__, reverse=True)[:most]}
+
+
 def _seconds(work: Callable[[], object], repeats: int = 7) -> float:
     work()
     found = []
@@ -104,6 +114,7 @@ def main() -> None:
                 f"{median / conv:.0%} of the convolution ({conv:.1f})",
                 flush=True,
             )
+            print("    " + ", ".join(f"{name} {share:.0%}" for name, share in where_time_goes(rounds).items()))
 
 
 if __name__ == "__main__":

@@ -459,8 +459,8 @@ def test_a_gradient_out_of_all_proportion_is_refused(tmp_path: Path):
     assert usual.gradient == pytest.approx(float(up.control_variate.flat.norm()))
     long = replace(up, control_variate=Gradient(up.control_variate.layout, up.control_variate.flat * 11))
     measures = {"ann": usual, "bob": usual, "eve": Measure.of(long, model)}
-    assert Firewall().outliers(measures) == {"eve": "its gradient is 11.0 times the round's median"}
-    assert Firewall().outliers({**measures, "eve": replace(usual, gradient=usual.gradient * 9)}) == {}
+    assert Firewall().outliers(measures, 0.0) == {"eve": "its gradient is 11.0 times the round's median"}
+    assert Firewall().outliers({**measures, "eve": replace(usual, gradient=usual.gradient * 9)}, 0.0) == {}
 
 
 def test_a_model_without_other_entries_than_declared_is_refused(tmp_path: Path):

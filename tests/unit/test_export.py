@@ -585,6 +585,35 @@ def test_what_goes_wrong_in_use_is_one_line(personae, run: Path, people: Path, t
         assert text in ended[2], (arguments, ended)
 
 
+def test_a_pack_is_enrolled_like_the_faces_that_it_was_made_of(
+    personae, run: Path, people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = tmp_path / "known.faces"
+    assert personae("data", "pack", people / "known", pack, "--height", "32", "--width", "32")[0] == 0
+    kept = []
+    for number, source in enumerate((people / "known", pack)):
+        options = ("--model", run, "--gallery", tmp_path / f"{number}.db", "--threshold", "0.3")
+        assert personae("enroll", source, *options)[0] == 0
+        with Gallery.open(tmp_path / f"{number}.db") as known:
+            kept.append(known.everybody())
+    assert kept[1].names == kept[0].names
+    torch.testing.assert_close(kept[1].vectors, kept[0].vectors, rtol=0, atol=0)
+
+    larger = tmp_path / "larger.faces"
+    assert personae("data", "pack", people / "known", larger, "--height", "48", "--width", "48")[0] == 0
+    monkeypatch.setattr(detection, "require", lambda: None)
+    refused = {
+        (larger,): "larger.faces: 48x48 pixels, and the model takes aligned faces of 32x32; pack them at that size",
+        (pack, "--align"): "known.faces: a pack holds faces at one size",
+        (people / "text.png",): "text.png: not a layout that is known",
+    }
+    for arguments, text in refused.items():
+        code, _, err = personae("enroll", *arguments, "--model", run, "--gallery", tmp_path / "none.db")
+        assert code == 3, err
+        assert text in err
+        assert not (tmp_path / "none.db").exists()
+
+
 SCENE, CORNER = (160, 200), (83, 61)  # height and width of a photograph, and left and top of the face in it
 
 

@@ -79,30 +79,30 @@ def measures(**norms: float) -> dict[str, Measure]:
 
 
 def test_an_update_far_longer_than_the_median_is_an_outlier():
-    found = Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=100.0))
+    found = Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=100.0), 0.0)
     assert found == {"d": "its update is 90.9 times as long as the round's median"}
-    assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0)) == {}
-    assert list(Firewall(norm_multiple=5).outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0))) == ["d"]
+    assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0) == {}
+    assert list(Firewall(norm_multiple=5).outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0)) == ["d"]
 
 
 def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
-    found = Firewall().outliers(measures(a=1.0, b=math.inf))
+    found = Firewall().outliers(measures(a=1.0, b=math.inf), 0.0)
     assert list(found) == ["b"]
     assert "too long" in found["b"]
 
 
 def test_samples_out_of_proportion_are_an_outlier():
     usual = {name: Measure(1.0, 10) for name in "abc"}
-    assert Firewall().outliers({**usual, "d": Measure(1.0, 100_000)}) == {
+    assert Firewall().outliers({**usual, "d": Measure(1.0, 100_000)}, 0.0) == {
         "d": "it claims 10000 times the round's median of samples"
     }
-    assert Firewall().outliers({**usual, "d": Measure(1.0, 10_000)}) == {}
+    assert Firewall().outliers({**usual, "d": Measure(1.0, 10_000)}, 0.0) == {}
 
 
 def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
-    assert Firewall().outliers({}) == {}
-    assert Firewall().outliers(measures(a=5.0)) == {}
-    assert Firewall().outliers(measures(a=0.0, b=0.0)) == {}
+    assert Firewall().outliers({}, 0.0) == {}
+    assert Firewall().outliers(measures(a=5.0), 0.0) == {}
+    assert Firewall().outliers(measures(a=0.0, b=0.0), 0.0) == {}
 
 
 def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
@@ -115,7 +115,7 @@ def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
 def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone):
     off = Firewall(enabled=False)
     assert off.problem(replace(up, samples=Count(-1)), backbone) is None
-    assert off.outliers(measures(a=1.0, b=1.0, c=1e9)) == {}
+    assert off.outliers(measures(a=1.0, b=1.0, c=1e9), 0.0) == {}
 
 
 @pytest.mark.parametrize("options", [{"norm_multiple": 1.0}, {"samples_multiple": 0.5}, {"max_samples": 0}])
@@ -167,3 +167,13 @@ def test_numbers_are_finite_even_where_their_sum_is_not():
         values[2] = bad
         assert not all_finite(values)
     assert not all_finite(torch.tensor([float("inf"), -float("inf")]))
+
+
+def test_a_small_part_of_the_models_length_is_never_too_long():
+    """New FedFace clients begin at their own mean and hardly move; those that return have been spread out."""
+    returning = measures(a=0.001, b=0.001, c=0.001, d=0.09)
+    assert list(Firewall().outliers(returning, 1.6)) == ["d"]
+    assert Firewall().outliers(returning, 2.0) == {}
+    assert list(Firewall(norm_floor=0.0).outliers(returning, 2.0)) == ["d"]
+    with pytest.raises(ValueError, match="norm_floor is 1"):
+        Firewall(norm_floor=1.0)

@@ -11,7 +11,7 @@ from torch import nn
 from personae.core.backbone import Backbone
 from personae.errors import DataError, Diverged
 from personae.parts.images import Augmentation, normalise
-from personae.parts.local_sgd import Batch, LocalSGD, _batches
+from personae.parts.local_sgd import Batch, LocalSGD, _even_batches, _full_batches
 from toys import Faces, TinyPlan, random_faces
 
 PLAIN = Augmentation(flip=False, shift=0, colour=0.0)
@@ -139,13 +139,39 @@ def test_the_momentum_given_is_not_written_to(backbone: Backbone, faces: Faces):
 @pytest.mark.parametrize(("count", "size"), [(1, 4), (4, 4), (5, 4), (33, 32), (100, 7)])
 def test_an_epoch_shows_every_image_once_in_batches_of_almost_equal_size(count, size):
     parts = math.ceil(count / size)
-    stream = _batches(count, size, torch.Generator().manual_seed(0))
+    stream = _even_batches(count, size, torch.Generator().manual_seed(0))
     for _ in range(2):
         epoch = [next(stream) for _ in range(parts)]
         assert sorted(torch.cat(epoch).tolist()) == list(range(count))
         sizes = {len(batch) for batch in epoch}
         assert max(sizes) <= size
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (3, 4), (4, 4), (5, 4), (33, 32), (100, 7)])
+def test_full_batches_have_one_size_and_show_every_image_equally_often(count, size):
+    stream = _full_batches(count, size, torch.Generator().manual_seed(0))
+    batches = [next(stream) for _ in range(3 * count)]
+    assert {len(batch) for batch in batches} == {size}
+    shown = torch.cat(batches)
+    assert torch.bincount(shown).tolist() == [3 * size] * count
+    for epoch in shown.split(count):
+        assert sorted(epoch.tolist()) == list(range(count))
+    assert not torch.equal(shown[:count], shown[count : 2 * count]) or count < 4
+
+
+def test_full_batches_in_training(backbone: Backbone, faces: Faces):
+    options = LocalSGD(batches="full", batch_size=5, epochs=2, augmentation=PLAIN)
+    assert options.steps(len(faces)) == max(1, round(2 * len(faces) / 5))
+    assert options.steps(1) == 1
+    sizes = []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.labels))
+        return backbone.module(batch.images).square().mean()
+
+    fit = options.fit(backbone, [], faces, loss, torch.Generator().manual_seed(0))
+    assert sizes == [5] * fit.steps == [5] * options.steps(len(faces))
 
 
 def test_a_fit_draws_no_more_random_numbers_than_its_steps_need(backbone: Backbone, faces: Faces):

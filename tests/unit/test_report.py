@@ -355,7 +355,7 @@ def test_comparison(finished):
     assert "clients/personal/rank1" not in rows[2].metrics
 
 
-@pytest.mark.parametrize("width", [80, 250])
+@pytest.mark.parametrize("width", [64, 80, 250])
 def test_the_table_fits_the_console(finished, width):
     console = Console(width=width, record=True, file=io.StringIO())
     print_table(console, finished)

@@ -1,6 +1,7 @@
 """Models in use: write them as files, make people known, recognise them."""
 
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -102,7 +103,9 @@ def export_a_model(
 
 @app.command()
 def enroll(
-    faces: Annotated[list[Path], typer.Argument(help="A folder per person, a zip or a list; with --name, images.")],
+    faces: Annotated[
+        list[Path], typer.Argument(help="A folder per person, a zip, a list or a pack; with --name, images.")
+    ],
     model: UsedModel,
     gallery: GalleryFile,
     name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
@@ -123,7 +126,7 @@ def enroll(
     people = (
         [(name, read_person(faces, loaded, align=align))]
         if name
-        else (each for path in faces for each in read_people(path, loaded, align=align))
+        else chain.from_iterable([read_people(path, loaded, align=align) for path in faces])
     )
     with open_gallery(gallery, loaded) as known:
         if chosen:

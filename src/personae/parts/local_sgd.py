@@ -58,12 +58,17 @@ class LocalSGD:
 
     `schedule` says how the rate goes on after `warmup`. `span` is what one schedule spans: a client's round, or all
     rounds of the stage, of which every round is an equal part. Where the server trains, it spans the stage.
+
+    `batches`: even, the batches of an epoch are as equal as can be, and none is larger than `batch_size`; full, all
+    have that size, and an epoch runs over into the next, so that all clients share one size, for which a GPU has to
+    choose its kernels and capture its graph only once.
     """
 
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 5e-4
     batch_size: int = 32
+    batches: Literal["even", "full"] = "even"
     epochs: float | None = None  # passes over the data; 1 if no budget is given
     iterations: int | None = None  # steps, whatever the size of the data
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
@@ -95,7 +100,8 @@ class LocalSGD:
         """How many steps the budget buys on so many samples."""
         if self.iterations is not None:
             return self.iterations
-        return max(1, round((self.epochs or 1) * math.ceil(samples / self.batch_size)))
+        in_an_epoch = samples / self.batch_size
+        return max(1, round((self.epochs or 1) * (math.ceil(in_an_epoch) if self.batches == "even" else in_an_epoch)))
 
     def rate(self, progress: float) -> float:
         """The learning rate when this share of the schedule is done."""
@@ -170,7 +176,7 @@ class LocalSGD:
         A loss is a function of the batch and of what it closes over. On a GPU it is captured together with that, so
         nothing else that it uses may change from step to step.
         """
-        _require_enough(len(samples), self.batch_size, backbone.module, frozen_statistics)
+        _require_enough(len(samples), self, backbone.module, frozen_statistics)
         steps = self.steps(len(samples))
         batches = self._loaded(samples, steps, backbone, generator)
         first = next(batches)
@@ -201,7 +207,8 @@ class LocalSGD:
         """Images as bytes, their labels and how they vary, on the device, batch after batch."""
         device = backbone.device
         place = device if backbone.acceleration.resident else torch.device("cpu")
-        batches = islice(_batches(len(samples), self.batch_size, generator), steps)
+        draw = _even_batches if self.batches == "even" else _full_batches
+        batches = islice(draw(len(samples), self.batch_size, generator), steps)
         while ahead := [(batch, self.augmentation.draw(len(batch), generator)) for batch in islice(batches, AHEAD)]:
             sizes = [len(batch) for batch, _ in ahead]
             positions, drawn = (torch.cat(column) for column in zip(*ahead, strict=True))
@@ -298,10 +305,12 @@ def _batch_norms(module: nn.Module) -> list[nn.Module]:
     return [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
 
 
-def _require_enough(count: int, batch_size: int, module: nn.Module, frozen_statistics: bool) -> None:
+def _require_enough(count: int, options: LocalSGD, module: nn.Module, frozen_statistics: bool) -> None:
     if not count:
         raise DataError("there is no image to train on; give every client at least one")
-    smallest = count // math.ceil(count / batch_size)
+    batch_size = options.batch_size
+    even = count // math.ceil(count / batch_size)
+    smallest = even if options.batches == "even" else min(count, batch_size)  # of different images
     if smallest == 1 and not frozen_statistics and _batch_norms(module):
         raise DataError(
             f"of {count} images in batches of {batch_size}, one would stand alone: too few for a network with "
@@ -321,7 +330,7 @@ def _training(module: nn.Module, frozen_statistics: bool) -> Iterator[None]:
         module.eval()
 
 
-def _batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _even_batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Shuffled positions in batches, epoch after epoch.
 
     The batches of an epoch are as equal as can be: a last batch of one image would have no variance to normalise by.
@@ -330,3 +339,16 @@ def _batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tens
     while True:
         order = torch.randperm(count, generator=generator)
         yield from order.tensor_split(parts)
+
+
+def _full_batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Shuffled positions, epoch after epoch, in batches of one size that go over the end of an epoch.
+
+    An image is seen twice in a batch where that happens, and as often as it takes where there are fewer than `size`.
+    """
+    left = torch.empty(0, dtype=torch.int64)
+    while True:
+        while len(left) < size:
+            left = torch.cat([left, torch.randperm(count, generator=generator)])
+        yield left[:size]
+        left = left[size:]

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from personae.data.aligned import align_face
+from personae.data.faces import FaceSet
 from personae.data.images import SUFFIXES, ImageError, decode_whole
+from personae.data.packs import is_pack, open_pack
 from personae.data.readers import read_listing
 from personae.data.readers.listing import Fetch, Listing, read_file
 from personae.errors import DataError
@@ -34,8 +36,26 @@ def read_person(paths: Sequence[Path], model: Model, *, align: bool = False) -> 
 
 
 def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Everybody in a set of faces (a folder per person, a zip, a list), one after the other, with all their images."""
-    listing = read_listing(path)
+    """Everybody in a set of faces (a folder per person, a zip, a list, a pack), one after the other, with all images.
+
+    That the set is none is said at once, that an image cannot be used when it is its turn.
+    """
+    if is_pack(path):
+        if align:
+            raise DataError(f"{path}: a pack holds faces at one size; align the photographs that it was made of")
+        return _packed(open_pack(path), path, model)
+    return _listed(read_listing(path), model, align=align)
+
+
+def _packed(faces: FaceSet, path: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
+    _check_size(faces.size, str(path), model, "pack them at that size")
+    return (
+        (name, torch.from_numpy(faces.images(np.flatnonzero(faces.identity == code))))
+        for code, name in enumerate(faces.identities)
+    )
+
+
+def _listed(listing: Listing, model: Model, *, align: bool) -> Iterator[tuple[str, Tensor]]:
     positions = defaultdict(list)
     for position, name in enumerate(listing.labels):
         positions[name].append(position)
@@ -64,10 +84,19 @@ def _face(encoded: bytes, name: str, model: Model, *, align: bool, upright: bool
     pixels = decode_whole(encoded, upright=align and upright)
     if align:
         pixels = align_face(pixels, model.height, model.width)
-    height, width, _ = pixels.shape
+    _check_size(
+        pixels.shape[:2],
+        name,
+        model,
+        "give --align to have the face found and aligned, or do so first with `personae data align`",
+    )
+    return torch.from_numpy(np.array(pixels))
+
+
+def _check_size(size: Sequence[int], name: str, model: Model, advice: str) -> None:
+    height, width = size
     if (height, width) != (model.height, model.width):
         raise DataError(
             f"{name}: {width}x{height} pixels, and the model takes aligned faces of {model.width}x{model.height}; "
-            "give --align to have the face found and aligned, or do so first with `personae data align`"
+            f"{advice}"
         )
-    return torch.from_numpy(np.array(pixels))

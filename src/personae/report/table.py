@@ -72,18 +72,30 @@ def cell(metrics: Metrics, name: str) -> str:
 
 
 def print_table(console: Console, run: Path) -> None:
-    """One row a stage; where the console is too narrow for that, one column a stage."""
+    """One row a stage; where the console is too narrow for that, one column a stage, in as many tables as it takes."""
     content = read_run(run)
     rows = rows_of(content)
     columns = columns_of(rows)
     cells = [["model", *("\n".join(heading(column)) for column in columns)]]
     cells += [[row.label, *(cell(row.metrics, column) for column in columns)] for row in rows]
     table = _table(content.name, cells)
+    if _fits(console, table):
+        console.print(table)
+        return
+    names, *stages = [["model", *(": ".join(heading(column)) for column in columns)], *cells[1:]]
+
+    def turned(count: int) -> Table:
+        return _table(content.name, list(zip(names, *stages[:count], strict=True)))
+
+    while stages:
+        shown = max((count for count in range(1, len(stages) + 1) if _fits(console, turned(count))), default=1)
+        console.print(turned(shown))
+        stages = stages[shown:]
+
+
+def _fits(console: Console, table: Table) -> bool:
     unbounded = console.options.update(max_width=10_000)
-    if console.measure(table, options=unbounded).maximum > console.width:
-        cells[0] = ["model", *(": ".join(heading(column)) for column in columns)]
-        table = _table(content.name, list(zip(*cells, strict=True)))
-    console.print(table)
+    return console.measure(table, options=unbounded).maximum <= console.width
 
 
 def _table(name: str, cells: Sequence[Sequence[str]]) -> Table:

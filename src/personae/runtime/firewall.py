@@ -34,6 +34,7 @@ class Firewall:
 
     enabled: bool = True  # switched off, it still refuses models of another network: nothing could be done with them
     norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
+    norm_floor: float = 0.05  # and this part of the model's own length in any case, where most clients hardly move
     samples_multiple: float = 1000.0  # and rest on this many times as many samples
     max_samples: int = 100_000_000
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -41,6 +42,8 @@ class Firewall:
     def __post_init__(self) -> None:
         if self.norm_multiple <= 1 or self.samples_multiple <= 1 or self.max_samples < 1:
             raise ValueError("norm_multiple and samples_multiple must exceed 1, and max_samples must be positive")
+        if not 0 <= self.norm_floor < 1:
+            raise ValueError(f"norm_floor is {self.norm_floor}, it must be in [0, 1)")
 
     def problem(self, update: Message, backbone: Backbone, public: Samples | None = None) -> str | None:
         """What is wrong with this update on its own, in one phrase; `public` are the faces that everybody has."""
@@ -64,8 +67,8 @@ class Firewall:
                 return f"it claims {payload.value} samples"
         return None
 
-    def outliers(self, measures: Mapping[str, "Measure"]) -> dict[str, str]:
-        """Clients whose update is out of proportion to the round's median, and why."""
+    def outliers(self, measures: Mapping[str, "Measure"], length: float) -> dict[str, str]:
+        """Clients whose update is out of proportion to the round's median, and why; `length` is that of the model."""
         if not self.enabled or not measures:
             return {}
         usual_norm = statistics.median(measure.norm for measure in measures.values())
@@ -75,7 +78,7 @@ class Firewall:
         for client, measure in measures.items():
             if not math.isfinite(measure.norm):
                 found[client] = "its update is too long to measure"
-            elif measure.norm > self.norm_multiple * usual_norm > 0:
+            elif measure.norm > max(self.norm_multiple * usual_norm, self.norm_floor * length) and usual_norm > 0:
                 found[client] = f"its update is {measure.norm / usual_norm:.1f} times as long as the round's median"
             elif not measure.gradient <= self.norm_multiple * usual_gradient and usual_gradient > 0:
                 found[client] = f"its gradient is {measure.gradient / usual_gradient:.1f} times the round's median"

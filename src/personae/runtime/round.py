@@ -58,7 +58,7 @@ def federated_round(
         heard = {*failures, *rejected, *measures}
         silent = [client for client in clients if client.name not in heard]
         failures |= {client.name: Failure(client, "it did not answer") for client in silent}
-        rejected |= firewall.outliers(measures)
+        rejected |= firewall.outliers(measures, float(state.model.flat.norm()))
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
         merged = stage.algorithm.merge(state, _replies(kept, accepted), server)
