@@ -9,7 +9,7 @@ from personae.reproduce.claims import Above, Claim, Rising, System
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcomes, Quantity, figure
 
-SOURCE, TARGET = "heldout/studio/accuracy", "heldout/webcam/accuracy"
+SOURCE, TARGET = "heldout/source/accuracy", "heldout/target/accuracy"
 GAP = 1.0  # points that count as clear
 LITTLE = 1.0  # points that count as little
 FORGOTTEN = ("with-source", "without-source")
