@@ -23,8 +23,7 @@ from toys import Faces, Rehearsal, random_faces, stage_of
 
 PUBLIC = random_faces(9, 3, 3, side=2)
 THRESHOLD = 0.55
-ALPHA, TAU, BINARY_SCALE, BINARY_MARGIN, LAMBDA, POWER = (1.0, 5.0), 0.5, 6.0, 0.2, 0.7, 3
-BRANCH_WEIGHT = {"binary": 10.0, "cosface": 1.0}  # with ten, six steps of CosFace blow float32's rounding up
+ALPHA, TAU, BRANCH_SCALE, BRANCH_MARGIN, LAMBDA, POWER = (1.0, 5.0, 10.0), 0.5, 6.0, 0.2, 0.7, 3
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -75,17 +74,14 @@ def total_loss(x, labels, theta, phi, kept: Kept, theta_global, branch: str) -> 
             for j, c in enumerate(cosines):
                 g = 2 * ((c + 1) / 2) ** POWER - 1
                 if j == label:
-                    term = LAMBDA * torch.log(1 + torch.exp(-BINARY_SCALE * (g - BINARY_MARGIN) - kept.bias[j]))
+                    term = LAMBDA * torch.log(1 + torch.exp(-BRANCH_SCALE * (g - BRANCH_MARGIN) - kept.bias[j]))
                 else:
-                    term = (1 - LAMBDA) * torch.log(1 + torch.exp(BINARY_SCALE * (g + BINARY_MARGIN) + kept.bias[j]))
-                total += BRANCH_WEIGHT[branch] * term / BINARY_SCALE / len(x)
+                    term = (1 - LAMBDA) * torch.log(1 + torch.exp(BRANCH_SCALE * (g + BRANCH_MARGIN) + kept.bias[j]))
+                total += ALPHA[2] * term / BRANCH_SCALE / len(x)
         elif label < people:  # a public face is nobody among the client's own people
-            logits = [SCALE * (c - (MARGIN if j == label else 0)) for j, c in enumerate(cosines)]
-            total += (
-                -BRANCH_WEIGHT[branch]
-                * torch.log(torch.exp(logits[label]) / sum(torch.exp(z) for z in logits))
-                / own_faces
-            )
+            logits = [BRANCH_SCALE * (c - (BRANCH_MARGIN if j == label else 0)) for j, c in enumerate(cosines)]
+            term = -torch.log(torch.exp(logits[label]) / sum(torch.exp(z) for z in logits))
+            total += ALPHA[2] * term / BRANCH_SCALE / own_faces
     return total
 
 
@@ -121,9 +117,9 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(2),
         sampling=PublicSampling(threshold=THRESHOLD),
-        one_vs_all=OneVsAll(scale=BINARY_SCALE, margin=BINARY_MARGIN, balance=LAMBDA, exponent=POWER),
+        one_vs_all=OneVsAll(scale=BRANCH_SCALE, margin=BRANCH_MARGIN, balance=LAMBDA, exponent=POWER),
         temperature=TAU,
-        customise=BRANCH_WEIGHT[branch],
+        customise=ALPHA[2],
         branch=branch,
     )
     run = Rehearsal(

@@ -294,15 +294,23 @@ class Alone(Crowd):
         return ClientFaces(faces, faces, faces)
 
 
-@pytest.mark.parametrize(("threshold", "frozen"), [(1.0, True), (-1.0, False)])
-def test_one_identity_alone_leaves_the_statistics_as_they_came(tmp_path: Path, threshold: float, frozen: bool):
-    """With public faces in its batches a client has other people to normalise by."""
-    run = rehearse(tmp_path, fedfr(sampling=PublicSampling(threshold=threshold)), holdings=Alone(), rounds=1)
+@pytest.mark.parametrize(
+    ("mode", "threshold", "frozen"),
+    [("auto", 1.0, True), ("auto", -1.0, False), ("eval", -1.0, True), ("train", 1.0, False)],
+)
+@pytest.mark.parametrize("kind", [FedFR, Adapt])
+def test_statistics_of_batch_norm_stay_where_they_should(
+    tmp_path: Path, kind: type, mode: str, threshold: float, frozen: bool
+):
+    """By default where one identity is alone: with public faces in its batches it has other people to normalise by."""
+    algorithm = quickly(kind(sampling=PublicSampling(threshold=threshold), batch_norm=mode))
+    run = rehearse(tmp_path, algorithm, holdings=Alone(), rounds=1)
     before = run.federation.backbone().state()
     run.run()
     size = before.layout.trainable_size
-    assert torch.equal(run.final()[size:], before.flat[size:]) == frozen
-    assert not torch.equal(run.final()[:size], before.flat[:size])
+    after = private(run, "eve", kind).model.flat
+    assert torch.equal(after[size:], before.flat[size:]) == frozen
+    assert not torch.equal(after[:size], before.flat[:size])
 
 
 @pytest.mark.parametrize(

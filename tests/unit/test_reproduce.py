@@ -137,6 +137,7 @@ def test_what_it_writes(done: Path):
     ]
     assert [figures["values"] for figures in first["figures"]] == truth[:2]
     assert first["comparisons"][0]["differences"] == [a - b for a, b in zip(*truth[:2], strict=True)]
+    low, high = first["comparisons"][0]["interval"]
     gc, start, pe = truth
     slopes = [(c - a) / 2 for a, c in zip(start, pe, strict=True)]
     assert second["comparisons"][0]["differences"] == pytest.approx(slopes)
@@ -146,6 +147,7 @@ def test_what_it_writes(done: Path):
     assert second["comparisons"][1]["verdict"] == "holds"
     page = (done / "claims.md").read_text()
     assert page.count("| T-1 |") == 2
+    assert f"| {low:.2f} to {high:.2f} |" in page
     assert page.count("| T-2 |") == 3
     assert "\\|FedGC − FedPE − start\\| < 1000" in page
     assert {path.name for path in (done / "plots").iterdir()} == {"T-1.png", "T-2.png"}

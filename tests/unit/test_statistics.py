@@ -27,6 +27,15 @@ def test_p_by_hand():
     assert SeedTest((-1.0, -2.0, -3.0)).below(0.0) == pytest.approx(expected)
 
 
+def test_the_interval_by_hand():
+    """Differences 1, 2, 3 again: with two degrees of freedom the quantile is p sqrt(2 / (1 - p^2)), p = 0.95."""
+    reach = 0.95 * math.sqrt(2 / (1 - 0.95**2)) / math.sqrt(3)
+    assert SeedTest((1.0, 2.0, 3.0)).interval == pytest.approx((2 - reach, 2 + reach))
+    assert SeedTest((1.0, 1.0)).interval == (1.0, 1.0)
+    assert SeedTest((1.0,)).interval is None
+    assert SeedTest((1.0, math.nan)).interval is None
+
+
 @pytest.mark.parametrize(
     ("values", "bound", "verdict"),
     [

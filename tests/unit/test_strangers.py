@@ -10,6 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from personae.algorithms import FedPE
+from personae.core.algorithm import ClientInfo
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder, Remembering, embed
+from personae.core.message import Broadcast
+from personae.core.payload import ModelState
 from personae.data import FaceSet, PartitionPlan, Split
 from personae.data.clients import PartitionedFaces
 from personae.errors import ConfigError
@@ -18,9 +24,13 @@ from personae.evaluation.personalized import AmongEverybody, personal_identifica
 from personae.evaluation.verification import tar_at_far
 from personae.experiment.config import load_experiment, parse_experiment
 from personae.experiment.run import run_experiment
+from personae.parts.embedding import BackboneEmbedder
 from personae.report.html import write_report
 from personae.report.table import comparison, heading
-from toys import Faces
+from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.host import ClientHost
+from personae.runtime.transport import Answer, Request
+from toys import Faces, TinyPlan, stage_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quick.toml"
 
@@ -38,9 +48,9 @@ class InMemory:
         return self.pixels[places]
 
 
-def crowd(people: int, images: int) -> FaceSet:
+def crowd(people: int, images: int, side: int = 2) -> FaceSet:
     identity = np.arange(people).repeat(images)
-    pixels = np.zeros((people * images, 2, 2, 3), dtype=np.uint8)
+    pixels = np.zeros((people * images, side, side, 3), dtype=np.uint8)
     pixels[:, 0, 0, 0] = identity
     names = tuple(f"person {number}" for number in range(people))
     return FaceSet("faces", names, identity, {}, InMemory(pixels), np.arange(len(identity)))
@@ -75,6 +85,71 @@ def test_a_client_alone_has_no_strangers():
     faces = crowd(4, 10)
     holdings = PartitionedFaces(faces, PartitionPlan(clients=1).apply(faces, seed=0))
     assert len(holdings.of("client-000").strangers()) == 0
+
+
+def test_one_model_sees_what_everybody_is_shown_of_each_other_once():
+    faces = crowd(12, 10)
+    holdings = PartitionedFaces(faces, PartitionPlan(clients=3).apply(faces, seed=1))
+    seen: list[int] = []
+
+    def pixel(images: Tensor) -> Tensor:
+        seen.append(len(images))
+        return images[:, 0, 0, :1].float()
+
+    remembering, shown = Remembering(pixel), [holdings.of(name).strangers() for name in holdings.clients]
+    found = [embed(remembering, strangers) for strangers in shown]
+    assert sum(seen) == len(holdings.pooled(Split.TEST))
+    assert all(torch.equal(vectors, embed(pixel, strangers)) for vectors, strangers in zip(found, shown, strict=True))
+    seen.clear()
+    assert torch.equal(
+        embed(remembering, holdings.of("client-000").train), embed(pixel, holdings.of("client-000").train)
+    )
+    assert seen[0] == seen[1]  # what is nobody else's is embedded as ever
+
+
+def test_a_host_remembers_one_global_model_and_no_longer_than_it_lasts(tmp_path: Path):
+    faces = crowd(12, 10, side=32)
+    holdings = PartitionedFaces(faces, PartitionPlan(clients=3).apply(faces, seed=1))
+    embedded: list[int] = []
+
+    def judge(embedder: Embedder, own: ClientFaces) -> dict[str, float]:
+        return {"sum": float(embed(embedder, own.strangers()).sum())}
+
+    class Counting(BackboneEmbedder):
+        def __call__(self, images: Tensor) -> Tensor:
+            embedded.append(len(images))
+            return super().__call__(images)
+
+    class Counted(Federation):
+        def embedder(self, backbone: Backbone) -> Embedder:
+            return Counting(backbone)
+
+    def host() -> ClientHost:
+        return ClientHost(
+            Counted(
+                seed=0,
+                recipe=(stage_of(FedPE(), name="train"),),
+                network=TinyPlan(),
+                holdings=holdings,
+                private=tmp_path,
+                judge=judge,
+            )
+        )
+
+    def sums(host: ClientHost, model: ModelState) -> list[float]:
+        infos = [ClientInfo(name, number) for number, name in enumerate(holdings.clients)]
+        answers = [host.handle(Request("assess", "train", 1, info, Broadcast(model=model))) for info in infos]
+        return [answer.message.metrics.values["global/sum"] for answer in answers if isinstance(answer, Answer)]
+
+    first = host()
+    model, everybody = first.backbone.state(), len(holdings.pooled(Split.TEST))
+    other = ModelState(model.layout, model.flat * 1.5)
+    before = sums(first, model)
+    assert len(before) == 3
+    assert sum(embedded) == everybody
+    model.flat.mul_(1.5)  # a server may work in place
+    assert sums(first, model) == sums(host(), other) != before
+    assert sum(embedded) == 3 * everybody
 
 
 def people_of(labels: list[int], seed: int) -> Faces:

@@ -126,15 +126,19 @@ def test_distilling_it_stays_nearer_to_the_global_model(tmp_path: Path):
     assert not torch.allclose(found, embed(plain, client.test), atol=1e-3)
 
 
-def test_a_client_with_one_identity_leaves_the_statistics_as_they_came(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("identities", "batch_norm", "stay"), [(1, "auto", True), (2, "auto", False), (2, "eval", True)]
+)
+def test_statistics_stay_as_they_came_with_one_identity_and_with_any_where_that_is_asked_for(
+    tmp_path: Path, identities: int, batch_norm, stay: bool
+):
     run = Rehearsal(tmp_path, recipe())
-    client = client_of(run, "ann", None)
-    alone = replace(client, train=random_faces(1, 1, 6))
+    client = replace(client_of(run, "ann", None), train=random_faces(1, identities, 6))
     model = client.backbone.state()
-    Tune(training=SGD).personal(Broadcast(model=model), None, alone)
+    Tune(training=SGD, batch_norm=batch_norm).personal(Broadcast(model=model), None, client)
     trained = client.backbone.state()
     weights = slice(model.layout.trainable_size)
-    assert torch.equal(trained.flat[weights.stop :], model.flat[weights.stop :])
+    assert torch.equal(trained.flat[weights.stop :], model.flat[weights.stop :]) == stay
     assert not torch.equal(trained.flat[weights], model.flat[weights])
 
 

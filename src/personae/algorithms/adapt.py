@@ -27,7 +27,7 @@ from personae.core.payload import ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.parts.embedding import class_features, still
 from personae.parts.heads import Beginning, OwnRows, first_rows
-from personae.parts.local_sgd import Batch, Fit, LocalSGD
+from personae.parts.local_sgd import Batch, Fit, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import distillation
 from personae.parts.public import PublicSampling
@@ -64,8 +64,8 @@ class _Adaptation:
     `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength` and
     `temperature` are those of the distillation; the paper that compares with it says neither. theta's logits are taken
     over the mean feature of each person under it, and Phi. They have no margin, as the class of a face is not known
-    where a model is used. Batches of one person leave the statistics of BatchNorm as they came: these would take the
-    identity away.
+    where a model is used. `batch_norm`: whether its statistics stay as they came: where all faces are of one person,
+    whose identity they would take away (auto), always (eval) or never (train).
     """
 
     method: Literal["fine-tune", "distil"] = "fine-tune"
@@ -73,6 +73,7 @@ class _Adaptation:
     training: LocalSGD = field(default_factory=LocalSGD)
     strength: float = 1.0
     temperature: float = 1.0
+    batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.strength < math.inf or not 0 < self.temperature < math.inf:
@@ -92,8 +93,8 @@ class _Adaptation:
                 total = total + self.strength * distillation(found, wanted, self.temperature)
             return total
 
-        alone = bool((samples.labels == samples.labels[0]).all())
-        return self.training.train(client, [rows], samples, loss, frozen_statistics=alone)
+        frozen = keeps_statistics(self.batch_norm, samples)
+        return self.training.train(client, [rows], samples, loss, frozen_statistics=frozen)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ server: theta <- sum_i n_i theta_i / sum_i n_i
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
 from personae.parts.heads import Beginning, OwnRows, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin, positive_hinge
 
 
@@ -85,7 +85,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     rows: Beginning = "mean"
     fixed: bool = False
     weighting: Weighting = "samples"
-    batch_norm: Literal["auto", "eval", "train"] = "auto"
+    batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
@@ -127,7 +127,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
             [] if self.fixed else [rows],
             client.train,
             loss,
-            frozen_statistics=self.batch_norm == "eval" or (self.batch_norm == "auto" and alone),
+            frozen_statistics=keeps_statistics(self.batch_norm, client.train),
         )
         rows = F.normalize(rows)
         up = Up(

@@ -31,7 +31,7 @@ from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
 from personae.parts.embedding import copied, still
 from personae.parts.heads import Beginning, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
 from personae.parts.public import PublicSampling
@@ -72,15 +72,20 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     `margin`: CosFace with s and m. `public`: whether clients train with public faces beside their own (without, there
     is no Phi). `sampling`: with which of them, by t_HN. `classify`, `contrast`, `customise`: alpha_1, alpha_2, alpha_3;
     zero leaves the contrastive term or the branch out. `temperature`: tau. `one_vs_all`: s', m', lambda and t of the
-    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people.
-    `transformed`: whether the personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins;
-    Omega_i begins as a copy of it, Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`:
-    what n_i counts, the client's own faces or, as in the authors' code, those and the sampled public ones.
+    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people, with
+    the same s' and m' and divided by s' like Eq. 6, so that alpha_3 weighs both alike. `transformed`: whether the
+    personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins; Omega_i begins as a copy, and
+    Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`: what n_i counts, the client's own
+    faces or, as in the authors' code, those and the sampled public ones.
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
-    is a network with random weights.) A client whose faces, with the public ones it chose, are all of one person leaves
-    the statistics of BatchNorm as they came: batches of one identity would take the identity away.
+    is a network with random weights.)
+
+    `batch_norm`: statistics of a few people's batches are not those that everybody is to be recognised with. With eval
+    a client normalises by those that it received and hands them on untouched; train never does so, and auto only where
+    its faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
+    paper's network has no BatchNorm.
     """
 
     name: ClassVar[str] = "fedfr"
@@ -99,6 +104,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     rows: Beginning = "mean"
     weighting: Weighting = "samples"
     counts: Literal["own", "all"] = "own"
+    batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
@@ -143,13 +149,13 @@ class FedFR(Algorithm[State, Down, Private, Up]):
                 total = total + self.customise * self.branch_loss(branch, features, batch.labels)
             return total
 
-        kept = branch.parts if branch else {}
+        parts = branch.parts if branch else {}
         fit = self.training.train(
             client,
-            [rows, *([phi] if len(phi) else []), *kept.values()],
+            [rows, *([phi] if len(phi) else []), *parts.values()],
             samples,
             loss,
-            frozen_statistics=bool((samples.labels == samples.labels[0]).all()),
+            frozen_statistics=keeps_statistics(self.batch_norm, samples),
         )
         model = client.backbone.state()
         up = Up(
@@ -158,7 +164,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             samples=Count(len(samples) if self.counts == "all" else len(client.train)),
             training=Scalars({"loss": fit.loss, **share}),
         )
-        return up, Private(model=model, rows=rows, branch=kept)
+        return up, Private(model=model, rows=rows, branch=parts)
 
     def samples(self, model: ModelState, client: Client) -> tuple[Samples, dict[str, float]]:
         """The client's own faces with D_HN, and which share of the public faces that is."""
@@ -178,8 +184,9 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         if self.branch == "binary":
             return self.one_vs_all.loss(personal, branch.classifiers, branch.bias.flatten(), labels)
         own, people = labels < len(branch.classifiers), labels.clamp(max=len(branch.classifiers) - 1)
-        losses = F.cross_entropy(self.margin.logits(personal, branch.classifiers, people), people, reduction="none")
-        return (losses * own).sum() / own.sum().clamp(min=1)
+        cosface = Margin(scale=self.one_vs_all.scale, margin=self.one_vs_all.margin)
+        losses = F.cross_entropy(cosface.logits(personal, branch.classifiers, people), people, reduction="none")
+        return (losses * own).sum() / own.sum().clamp(min=1) / cosface.scale
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
         vectors = (

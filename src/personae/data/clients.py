@@ -2,14 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from personae.data.faces import FaceSamples, FaceSet, Rows
 from personae.data.holdings import Partition, Split
 from personae.runtime.federation import ClientFaces
+
+
+@dataclass(frozen=True, eq=False)
+class Strangers(FaceSamples):
+    """Test faces of others: some of everybody's, which are the `whole` for every client (`embedder.Excerpt`)."""
+
+    whole: FaceSamples
+    places: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +51,12 @@ class PartitionedFaces:
         names = self.clients if clients is None else clients
         return np.sort(np.concatenate([self.partition.rows(name, split) for name in names]))
 
-    def _strangers(self, client: str) -> FaceSamples:
+    @cached_property
+    def _everybody(self) -> FaceSamples:
+        """All test faces, in the order of the set."""
+        return self.pooled(Split.TEST)
+
+    def _strangers(self, client: str) -> Strangers:
         """Everybody else's test faces; of people whom the client knows, under its own labels for them."""
         own = np.unique(self.faces.identity[self.partition.rows(client)])
         others = [self.partition.rows(name, Split.TEST) for name in self.clients if name != client]
@@ -52,7 +66,9 @@ class PartitionedFaces:
         order = np.argsort(codes)
         labels = order[np.searchsorted(codes, self.faces.identity[rows], sorter=order)]
         names = tuple(self.faces.identities[code] for code in codes)
-        return FaceSamples(names, torch.from_numpy(labels), self.faces.pixels, self.faces.stored[rows])
+        places = torch.from_numpy(np.searchsorted(self.pooled_rows(Split.TEST), rows))
+        stored = self.faces.stored[rows]
+        return Strangers(names, torch.from_numpy(labels), self.faces.pixels, stored, self._everybody, places)
 
 
 def _for_purpose(held: FaceSamples, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FaceSamples:

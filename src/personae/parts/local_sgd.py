@@ -31,6 +31,12 @@ class Batch:
 
 
 Loss = Callable[[Batch], Tensor]
+Statistics = Literal["auto", "eval", "train"]  # of BatchNorm: kept where all faces are of one person, always, or never
+
+
+def keeps_statistics(mode: Statistics, samples: Samples) -> bool:
+    """Whether a client that trains on these samples leaves the statistics of BatchNorm as they came."""
+    return mode == "eval" or (mode == "auto" and bool((samples.labels == samples.labels[:1]).all()))
 
 
 @dataclass(frozen=True)

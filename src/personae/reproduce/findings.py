@@ -81,6 +81,7 @@ class Finding:
                     "differences": [_number(value) for value in part.test.values],
                     "mean": _number(part.test.mean),
                     "deviation": _number(part.test.deviation),
+                    "interval": part.test.interval,
                     "p": part.p,
                     "verdict": str(part.verdict),
                 }

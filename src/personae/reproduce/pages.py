@@ -43,16 +43,20 @@ def markdown(findings: Sequence[Finding], about: Mapping[str, Any]) -> str:
         figures = "; ".join(f"{item.quantity.label} {item.text}" for item in finding.measured)
         row = (finding.claim.id, finding.claim.sentence, finding.claim.paper, figures, f"**{finding.verdict}**")
         lines.append(_row(row))
-    lines += ["", "| id | comparison | difference | p | verdict |", "|---|---|---|---|---|"]
+    lines += ["", "| id | comparison | difference | 95% interval | p | verdict |", "|---|---|---|---|---|---|"]
     for finding in findings:
         for part in finding.parts:
-            row = (finding.claim.id, part.comparison.text, difference(part), chance(part), str(part.verdict))
-            lines.append(_row(row))
+            told = (difference(part), interval(part), chance(part), str(part.verdict))
+            lines.append(_row((finding.claim.id, part.comparison.text, *told)))
     return "\n".join([*lines, ""])
 
 
 def difference(part: Part) -> str:
     return spread(part.test.values) if math.isfinite(part.test.mean) else "–"
+
+
+def interval(part: Part) -> str:
+    return "–" if part.test.interval is None else "{:.2f} to {:.2f}".format(*part.test.interval)
 
 
 def chance(part: Part) -> str:

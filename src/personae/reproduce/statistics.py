@@ -9,6 +9,7 @@ from enum import StrEnum
 import scipy.stats
 
 LEVEL = 0.05  # of each one-sided test
+CONFIDENCE = 0.95  # of intervals, which have two sides
 
 
 class Verdict(StrEnum):
@@ -33,6 +34,15 @@ class Test:
         """Over the seeds; of one seed there is none, nor where a run has no figures."""
         known = len(self.values) > 1 and all(map(math.isfinite, self.values))
         return statistics.stdev(self.values) if known else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the mean of all seeds there could be is likely to lie, by the t distribution."""
+        if self.deviation is None:
+            return None
+        quantile = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(self.values) - 1))
+        reach = quantile * self.deviation / math.sqrt(len(self.values))
+        return self.mean - reach, self.mean + reach
 
     def above(self, bound: float) -> float:
         """The chance of a mean this far above `bound` or farther if the truth were the bound: a one-sided p."""

@@ -1,11 +1,12 @@
 """The client's side of every runtime: it keeps what is private, does the work, and lets out what is declared."""
 
 import torch
+from torch import Tensor
 
 from personae.core.algorithm import Client, KeptT
-from personae.core.embedder import Embedder
+from personae.core.embedder import Embedder, Remembering
 from personae.core.message import LocalState
-from personae.core.payload import Scalars
+from personae.core.payload import ModelState, Scalars
 from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
 from personae.errors import Diverged, Interrupted, PersonaeError
@@ -27,6 +28,7 @@ class ClientHost:
         self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
+        self._judged: tuple[Tensor, Embedder] | None = None
         if federation.acceleration.memory and self.backbone.device.type == "cpu":
             keep_freed_memory()
 
@@ -67,14 +69,20 @@ class ClientHost:
     def _assess(self, request: Request) -> Answer:
         """Figures of the global and of the personal model on the client's own faces."""
         faces = self.federation.holdings.of(request.client.name)
-        self.backbone.load(request.down.model)
-        shared = self.federation.judge(self.federation.embedder(self.backbone), faces)
+        shared = self.federation.judge(self._global(request.down.model), faces)
         personal = shared
         if self.federation.stage(request.stage).algorithm.personalizes:
             personal = self.federation.judge(self.personal(request), faces)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
         return Answer(request.client, Assessment(metrics=Scalars(figures)))
+
+    def _global(self, model: ModelState) -> Embedder:
+        """The global model is one for client after client: what all are shown of each other, it embeds once."""
+        self.backbone.load(model)
+        if self._judged is None or not torch.equal(self._judged[0], self.backbone.flat):
+            self._judged = self.backbone.flat.clone(), Remembering(self.federation.embedder(self.backbone))
+        return self._judged[1]
 
     def _client(self, request: Request, stage: Stage) -> Client:
         holding = self.federation.holdings.of(request.client.name)
