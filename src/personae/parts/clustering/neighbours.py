@@ -84,6 +84,7 @@ def _exact(points: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _compare(found: "_Nearest", screens: "list[_Screen]", here: slice, there: slice) -> None:
+    """Offer two blocks to each other, once more in the next format where this one leaves too many pairs open."""
     screen, *finer = screens
     halves = screen.half_squares(here, there)
     if here == there:
