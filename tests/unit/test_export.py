@@ -19,6 +19,7 @@ from torch import Tensor
 from personae import cli
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
+from personae.core.embedder import Embedder
 from personae.core.payload import Payload
 from personae.data import detection, synthetic_faces
 from personae.data.align import similarity, template, warp
@@ -240,8 +241,9 @@ def judged_in(run: Path, stage: str, client: str) -> Tensor:
     experiment = parse_experiment(json.loads((run / "config.json").read_text()), "config.json")
     materials, seen = Materials(experiment), []
 
-    def judge(embedder: BackboneEmbedder, faces: ClientFaces) -> dict[str, float]:
-        seen.append(torch.cat([each.flatten() for each in floats_of(embedder.backbone.module.state_dict())]))
+    def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
+        if isinstance(embedder, BackboneEmbedder):  # the client's own, and not what remembers the global one
+            seen.append(torch.cat([each.flatten() for each in floats_of(embedder.backbone.module.state_dict())]))
         return {}
 
     federation = dataclasses.replace(federation_of(materials, run, Acceleration(), None), judge=judge)
