@@ -272,8 +272,10 @@ def test_a_full_disk_stops_the_run_which_then_resumes(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_resumably(experiment: Path, tmp_path: Path, cache: Path, number: int) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-c", "from personae.cli import main; main()", "run", str(experiment), "--out", str(out)]
-    command += ["--workers", "1", "--set", "stages.federate.rounds=100000"]
+    # As in a shell's foreground: tests that run in its background inherit that interrupts are ignored.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", heard + "from personae.cli import main; main()", "run", str(experiment)]
+    command += ["--out", str(out), "--workers", "1", "--set", "stages.federate.rounds=100000"]
     environment = {**os.environ, "PERSONAE_CACHE": str(cache)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 120
