@@ -20,10 +20,8 @@ from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
-from personae.runtime.turns import Turns
 
 STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
-LOOK_AHEAD = 4  # requests for each stream, among which one finds the clients that it had before
 
 
 def local_transport(federation: Federation, workers: int, device: str = "cpu") -> Transport:
@@ -93,17 +91,16 @@ class Streams:
         self._lanes = [_Lane(federation, device) for _ in range(count)]
         self._kept = _Kept(federation)
         self._threads = ThreadPoolExecutor(count)
-        self._last: dict[str, int] = {}  # the lane in which each client was
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
-        busy = dict[Future[Answer | Failure], int]()
-        turns = Turns(self._kept.noting(requests), self._last, window=LOOK_AHEAD * len(self._lanes))
+        busy = dict[Future[Answer | Failure], _Lane]()
+        pending = self._kept.noting(requests)
 
-        def employ(lane: int) -> None:
-            if (request := turns.next_for(lane)) is not None:
-                busy[self._threads.submit(self._lanes[lane].handle, request)] = lane
+        def employ(lane: _Lane) -> None:
+            if (request := next(pending, None)) is not None:
+                busy[self._threads.submit(lane.handle, request)] = lane
 
-        for lane in range(len(self._lanes)):
+        for lane in self._lanes:
             employ(lane)
         while busy:
             for future in futures.wait(busy, return_when=futures.FIRST_COMPLETED).done:
