@@ -52,8 +52,17 @@ def protocols_of(
     setting = Setting(
         height=model.height, width=model.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
     )
-    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
-    return [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
+    return [open_protocol(*_named(item), setting) for item in on]  # all, before the first takes an hour
+
+
+def _named(item: str) -> tuple[str, Path]:
+    """NAME=PATH, or a path that gives its own name; either path may have a = in it."""
+    name, sign, path = item.partition("=")
+    if not sign or "/" in name:
+        name, path = Path(item).stem, item
+    if not path:
+        raise ConfigError(f"--on {item}: there is no path; write NAME=PATH, or a path alone")
+    return name, Path(path)
 
 
 def network_of(name: str | None, embedding: int, size: int) -> Network | None:
