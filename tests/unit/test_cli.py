@@ -391,6 +391,15 @@ def test_benchmarks_take_names_and_their_paths_may_hold_equals_signs(personae: P
         assert "there is no path" in one_line(personae("evaluate", model, "--on", nothing))
 
 
+def test_a_page_that_cannot_be_written_is_told_before_the_work(personae: Personae, tmp_path: Path) -> None:
+    faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
+    for option, target in (("--report", model / "page.html"), ("--save", faces)):
+        ended = personae("evaluate", model, "--on", faces, option, target)
+        assert ended.code == 2
+        assert str(target) in one_line(ended)
+        assert "embedding" not in ended.err
+
+
 def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Path) -> None:
     faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
     ended = personae("evaluate", model, "--on", f"x={faces}", "--on", f"x={faces}", "--resamples", "0")
