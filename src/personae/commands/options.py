@@ -8,12 +8,13 @@ import torch
 import typer
 
 from personae.console import meter, notify
+from personae.core.acceleration import OPTIMISATIONS
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
 from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import Setting, open_protocol
 from personae.experiment.config import Experiment
-from personae.models import Network
+from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning
 
 Workers = Annotated[
@@ -22,12 +23,19 @@ Workers = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help=f"Switch an optimisation off ({', '.join(OPTIMISATIONS)}); repeat for more.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
 StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
-BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
+BackboneName = Annotated[
+    str | None, typer.Option(help=f"Of a weights file: the network, if unknown ({', '.join(NETWORKS)}).")
+]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
 ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
