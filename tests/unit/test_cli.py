@@ -400,6 +400,20 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(personae: Persona
         assert "embedding" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("command", "help_"),
+    [
+        ("run", "The experiment."),
+        ("evaluate", "A run, a weights file"),
+        ("report", "Folder of a run."),
+        ("verify", "An"),
+    ],
+)
+def test_help_explains_arguments(personae: Personae, command: str, help_: str) -> None:
+    told = personae(command, "--help").out.partition("Options")[0]
+    assert help_ in told.partition("Arguments")[2]
+
+
 def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Path) -> None:
     faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
     ended = personae("evaluate", model, "--on", f"x={faces}", "--on", f"x={faces}", "--resamples", "0")

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from typer.core import TyperArgument
 
 from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS
@@ -45,6 +46,17 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
 ]
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
+
+
+class Explained(TyperArgument):
+    """An argument whose help is shown: click 8.5 keeps one too, and overwrites that of typer 0.20 with nothing."""
+
+    def __init__(self, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002 - as it is called
+        super().__init__(help=help, **settings)
+        self.help = help
+
+
+typer.main.TyperArgument = Explained  # type: ignore[attr-defined]
 
 
 def tell_what_leaves(experiment: Experiment) -> None:
