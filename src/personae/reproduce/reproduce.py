@@ -12,6 +12,7 @@ from personae.experiment.config import Experiment, load_variants
 from personae.experiment.explain import nearest
 from personae.files import write_text
 from personae.privacy.disclosure import warning
+from personae.progress import unheard
 from personae.reproduce.claims import Claim, System
 from personae.reproduce.findings import Finding, find
 from personae.reproduce.pages import write_findings
@@ -19,7 +20,6 @@ from personae.reproduce.plan import Plan
 from personae.reproduce.quantities import Outcome, Outcomes
 from personae.reproduce.runner import Runner, below
 from personae.reproduce.systems import SYSTEMS
-from personae.runtime.engine import unheard
 
 Scale = Literal["small", "large"]
 
