@@ -5,6 +5,7 @@ import multiprocessing
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,24 @@ def test_what_clients_keep_is_taken_over_too(faces_cache: Path, tmp_path: Path):
     assert {name.split("/")[2] for name in kept} == {"train", "tune"}
     for name in (*kept, "models/tune.safetensors", "evaluation/tune.json", "tune.safetensors"):
         assert whole[name] == shared[name]
+
+
+def test_a_run_whose_beginning_is_not_there_is_refused_before_anything_runs(
+    system: System, faces_cache: Path, tmp_path: Path
+):
+    """One that nobody runs, one that comes too late, and two that wait for each other."""
+    plan = Plan.of(variants_of(system, "small"))
+    start, *later = plan.jobs
+    assert {job.begin for job in later} == {start.folder}
+    circle = [replace(start, begin=later[0].folder), later[0]]
+    for jobs, folder, missing in (
+        (later, later[0].folder, start.folder),
+        ([later[0], start], later[0].folder, start.folder),
+        (circle, start.folder, later[0].folder),
+    ):
+        with pytest.raises(ConfigError, match=f"^{folder}: it begins with {missing}, which is not among the runs"):
+            Runner(cache=faces_cache).run(jobs, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_it_writes(done: Path):
