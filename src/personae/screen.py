@@ -153,9 +153,12 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     if as_json:
         _print_json({**found.summary, "out": str(out)})
         return
-    table = Table("images", "clusters", "largest", "in no cluster", *(found.judgement or ()))
+    counts = {"images": found.images, "clusters": found.clusters}
+    counts |= {} if found.people is None else {"people": found.people}
+    counts |= {"largest": found.largest, "in no cluster": found.dropped}
+    table = Table(*counts, *(found.judgement or ()))
     figures = [f"{100 * value:.2f}" for value in (found.judgement or {}).values()]
-    table.add_row(*map(str, (found.images, found.clusters, found.largest, found.dropped)), *figures)
+    table.add_row(*map(str, counts.values()), *figures)
     output.print(table)
     _line(f"labels: {out / LABELS}, picture: {out / SHEET}")
 
