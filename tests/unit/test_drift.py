@@ -10,8 +10,9 @@ from byhand import LinearPlan, Pair, inputs
 from personae.algorithms import ALGORITHMS, FedFace
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.backbone import Backbone
-from personae.parts.clustering import CFinch
+from personae.parts.clustering import KMeans
 from personae.parts.drift import EmbeddingRegulariser, embedding_drift
+from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.meta import MetaSGD
 from toys import Rehearsal, stage_of
@@ -77,15 +78,18 @@ def test_a_strength_of_zero_costs_nothing(backbone: Backbone):
     assert term.beginning is None
 
 
-SGD = LocalSGD(lr=0.02, momentum=0.0, iterations=10)
+STILL = Augmentation(flip=False, shift=0, colour=0.0)
+SGD = LocalSGD(lr=0.005, momentum=0.0, iterations=40, augmentation=STILL)
 TRAINED = [
     kind for kind in ALGORITHMS.values() if "ModelState" in kind.types.up.payloads().values()
 ]  # all whose clients train the model that is shared
 OPTIONS = {
     "training": SGD,
-    "meta": MetaSGD(lr=0.02, iterations=10),
+    "meta": MetaSGD(lr=0.005, iterations=40, augmentation=STILL),
+    "rows": "random",  # much to learn
     "public": False,  # FedFR
-    "clustering": CFinch(distance=1.9),  # unsupervised
+    "clustering": KMeans(clusters=3),  # unsupervised
+    "q": 0.0,  # q-FedAvg: with more, the server goes the less of the way the longer it is
 }
 
 
