@@ -458,6 +458,9 @@ def test_cluster_judges_itself_where_identities_are_known(
     assert found["agreement"]["precision"] == pytest.approx(24 / 40)
     assert found["agreement"]["recall"] == pytest.approx(24 / 40)
     assert found["people"] == 3
+    with Image.open(tmp_path / "found" / "clusters.png") as sheet:  # the largest cluster first: bob, bob, ..., eve, eve
+        corners = [sheet.convert("RGB").getpixel((132 + 68 * column, 36)) for column in range(8)]
+    assert [corner == (192, 57, 43) for corner in corners] == [False] * 4 + [True] * 4  # a frame around another person
     shown = personae("cluster", *untrained, *options).out
     assert "F-score" in shown
     assert "people" in shown
