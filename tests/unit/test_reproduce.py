@@ -2,9 +2,12 @@
 
 import json
 import multiprocessing
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ from personae.experiment.run import conduct
 from personae.reproduce import confusion
 from personae.reproduce.claims import Above, Claim, Near, Rising, System
 from personae.reproduce.plan import Plan
-from personae.reproduce.quantities import Outcome, average, figure
+from personae.reproduce.quantities import Outcome, Outcomes, average, figure
 from personae.reproduce.reproduce import Reproduction, choose_claims, find_system, reproduce, variants_of
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
@@ -122,6 +125,24 @@ def test_what_clients_keep_is_taken_over_too(faces_cache: Path, tmp_path: Path):
         assert whole[name] == shared[name]
 
 
+def test_a_run_whose_beginning_is_not_there_is_refused_before_anything_runs(
+    system: System, faces_cache: Path, tmp_path: Path
+):
+    """One that nobody runs, one that comes too late, and two that wait for each other."""
+    plan = Plan.of(variants_of(system, "small"))
+    start, *later = plan.jobs
+    assert {job.begin for job in later} == {start.folder}
+    circle = [replace(start, begin=later[0].folder), later[0]]
+    for jobs, folder, missing in (
+        (later, later[0].folder, start.folder),
+        ([later[0], start], later[0].folder, start.folder),
+        (circle, start.folder, later[0].folder),
+    ):
+        with pytest.raises(ConfigError, match=f"^{folder}: it begins with {missing}, which is not among the runs"):
+            Runner(cache=faces_cache).run(jobs, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_what_it_writes(done: Path):
     content = json.loads((done / "claims.json").read_text())
     assert content["seeds"] == [0, 1]
@@ -150,8 +171,26 @@ def test_what_it_writes(done: Path):
     assert f"| {low:.2f} to {high:.2f} |" in page
     assert page.count("| T-2 |") == 3
     assert "\\|FedGC − FedPE − start\\| < 1000" in page
+    assert page.endswith("|\n\n![T-1](plots/T-1.png)\n\n![T-2](plots/T-2.png)\n")
     assert {path.name for path in (done / "plots").iterdir()} == {"T-1.png", "T-2.png"}
     assert not list(done.rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize(("pictured", "drawn"), [(("fedgc", "pretrained"), True), (("fedgc", "fedpe"), False)])
+def test_pictures_of_the_paper_are_drawn_where_the_claims_asked_for_have_all_that_they_show(
+    done: Path, system: System, faces_cache: Path, tmp_path: Path, pictured: tuple[str, ...], drawn: bool
+):
+    """T-1 is about FedGC and the start."""
+
+    def draw(outcomes: Mapping[int, Outcomes], out: Path) -> list[Path]:
+        assert all(set(pictured) <= set(of_seed) for of_seed in outcomes.values())
+        return [out / "whole.png"]
+
+    shutil.copytree(done, tmp_path / "out")
+    whole = replace(system, pictures=draw, pictured=pictured)
+    found = go(whole, tmp_path / "out", faces_cache, claims=("T-1",), resume=True)
+    assert found.pictures == ((tmp_path / "out" / "plots" / "whole.png",) if drawn else ())
+    assert ("![whole](plots/whole.png)" in (tmp_path / "out" / "claims.md").read_text()) == drawn
 
 
 def test_workers_change_nothing(done: Path, system: System, faces_cache: Path, tmp_path: Path):

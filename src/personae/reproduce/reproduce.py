@@ -70,9 +70,9 @@ def reproduce(
     runner = runner or Runner()
     chosen = choose_claims(system, claims)
     experiments = variants_of(system, scale)
-    # Pictures tell of the whole paper; who asks for some claims does not wait for them.
-    pictured = system.pictured if chosen == system.claims else ()
-    needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *pictured))
+    # Pictures tell of the whole paper: who asks for some claims does not wait for them, but gets what can be drawn.
+    awaited = system.pictured if chosen == system.claims else ()
+    needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *awaited))
     _open(out, {"system": system.name, "scale": scale}, resume)
     _warn([experiments[name] for name in needed], notify)
 
@@ -93,9 +93,9 @@ def reproduce(
     }
     findings = tuple(find(claim, outcomes) for claim in chosen)
     about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
-    write_findings(findings, about, out)
-    whole = all(name in of_seed for of_seed in outcomes.values() for name in pictured)
-    pictures = system.pictures(outcomes, out / "plots") if system.pictures and pictured and whole else []
+    whole = all(name in of_seed for of_seed in outcomes.values() for name in system.pictured)
+    pictures = system.pictures(outcomes, out / "plots") if system.pictures and whole else []
+    write_findings(findings, about, out, pictures)
     return Reproduction(findings, tuple(pictures))
 
 
