@@ -411,6 +411,7 @@ def test_a_metric_that_is_not_there_is_named(done: Path, system: System):
     with pytest.raises(DataError, match="no metric heldout/tar@1e-09"):
         outcome.final("heldout/tar@1e-09")
     assert list(outcome.curve("heldout/accuracy")) == [0, 1, 2]
+    assert outcome.device == "cpu"
     assert 0 <= outcome.final("clients/global/rank1") <= 1
 
 

@@ -32,11 +32,9 @@ def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator
     federation = federation_of(materials, outcome.folder, speed, None)
     *before, last = federation.recipe
     algorithm: Any = replace(last.algorithm, **options)  # type: ignore[type-var]
-    host = ClientHost(replace(federation, recipe=(*before, replace(last, algorithm=algorithm))))
-    checkpoints = outcome.folder / "checkpoints"
-    state = Checkpoints(checkpoints, materials.digest(speed), federation.recipe, host.backbone.layout).finished(
-        last.name
-    )
+    host = ClientHost(replace(federation, recipe=(*before, replace(last, algorithm=algorithm))), outcome.device)
+    layout, digest = host.backbone.layout, materials.digest(speed)
+    state = Checkpoints(outcome.folder / "checkpoints", digest, federation.recipe, layout).finished(last.name)
     for index, client in enumerate(materials.clients.clients):
         info = ClientInfo(client, index, client == federation.source)
         personal = host.personal(Request("assess", last.name, last.rounds, info, algorithm.send(state, info)))

@@ -25,7 +25,7 @@ def among_strangers(label: str, variant: str) -> Quantity:
 def _rank_one(outcome: Outcome) -> float:
     experiment = outcome.experiment
     mirror, stage = experiment.evaluation.mirror, experiment.stages[-1].name
-    embedder = load_model(outcome.folder, stage, mirror=mirror).embedder
+    embedder = load_model(outcome.folder, stage, mirror=mirror, device=outcome.device).embedder
     people, strangers = (
         _heldout(each, outcome).samples() for each in (experiment, _with_strangers_held_out(experiment))
     )
