@@ -157,7 +157,7 @@ def reproduce_claims(
             system,
             folder,
             scale=scale.value,
-            claims=[item.strip() for item in claims.split(",") if item.strip()],
+            claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
             runner=Runner(workers=_workers(workers, device), device=device, progress=meter, notify=notify),

@@ -157,7 +157,8 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     counts |= {} if found.people is None else {"people": found.people}
     counts |= {"largest": found.largest, "in no cluster": found.dropped}
     figures = {name: f"{100 * value:.2f}" for name, value in (found.judgement or {}).items()}
-    for columns in filter(None, (counts, figures)):
+    tables: list[Mapping[str, object]] = [counts, figures] if figures else [counts]
+    for columns in tables:
         table = Table(*columns)
         table.add_row(*map(str, columns.values()))
         output.print(table)
