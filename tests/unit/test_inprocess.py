@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import torch
 from personae.core.algorithm import ClientInfo
 from personae.core.message import Broadcast
 from personae.errors import Interrupted
-from personae.runtime.inprocess import SameProcess, WorkerProcesses, local_transport, torch_threads
+from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport, torch_threads
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Rehearsal, Troubled, stage_of
 
@@ -174,3 +177,12 @@ def test_a_broadcast_of_another_kind_is_a_failure(rehearsal: Rehearsal):
     request = Request("train", "nothing of that name", 1, ClientInfo("ann", 0), Broadcast(model=model))
     (answer,) = SameProcess(rehearsal.federation).exchange([request])
     assert isinstance(answer, Failure)
+
+
+def test_processes_that_are_started_never_hear_an_interrupt():
+    before = signal.getsignal(signal.SIGINT)
+    with deaf_children():
+        question = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+        answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
+    assert answer.stdout == "True\n"
+    assert signal.getsignal(signal.SIGINT) is before

@@ -23,7 +23,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.progress import Progress, silent, unheard
 from personae.reproduce.plan import Job
-from personae.runtime.inprocess import available_cores
+from personae.runtime.inprocess import available_cores, deaf_children
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ class Processes:
         for _ in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
+            with deaf_children():
+                process.start()
             theirs.close()
             self._processes[ours] = process
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,6 +48,19 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started in here never hear Ctrl-C, not even before they run a line of ours: it is for us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class SameProcess:
@@ -148,7 +162,8 @@ class WorkerProcesses:
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, federation), daemon=True)
-            process.start()
+            with deaf_children():
+                process.start()
             theirs.close()
             self._workers[ours] = process
 
