@@ -157,7 +157,7 @@ def reproduce_claims(
             system,
             folder,
             scale=scale.value,
-            claims=[item.strip() for item in claims.split(",") if item.strip()],
+            claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
             runner=Runner(workers=_workers(workers, device), device=device, progress=meter, notify=notify),
@@ -223,7 +223,10 @@ def cluster(
     distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
     metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
     level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
+    centroids: Annotated[str | None, typer.Option(help="c-finch, finch: means of clusters, unit or mean.")] = None,
+    search: Annotated[str | None, typer.Option(help="c-finch, finch: exact or, beyond 200,000 images, faiss.")] = None,
     clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
+    images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
     radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
     neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
@@ -233,13 +236,15 @@ def cluster(
     backbone: BackboneName = None,
     embedding: EmbeddingSize = 512,
     size: ImageSize = 112,
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Divide faces by identity, without labels; write who is with whom, and a picture of the clusters."""
-    options = {"distance": distance, "metric": metric, "level": level, "clusters": clusters}
-    options |= {"radius": radius, "neighbours": neighbours}
+    check_device(device)
+    options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
+    options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
     way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
-    loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size)
+    loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device)
     found = cluster_faces(loaded, on, way, min_images, seed=seed, skip_unreadable=skip_unreadable, progress=meter)
     found.write(out)
     screen.clusters(found, out, as_json)

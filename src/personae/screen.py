@@ -153,10 +153,15 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     if as_json:
         _print_json({**found.summary, "out": str(out)})
         return
-    table = Table("images", "clusters", "largest", "in no cluster", *(found.judgement or ()))
-    figures = [f"{100 * value:.2f}" for value in (found.judgement or {}).values()]
-    table.add_row(*map(str, (found.images, found.clusters, found.largest, found.dropped)), *figures)
-    output.print(table)
+    counts = {"images": found.images, "clusters": found.clusters}
+    counts |= {} if found.people is None else {"people": found.people}
+    counts |= {"largest": found.largest, "in no cluster": found.dropped}
+    figures = {name: f"{100 * value:.2f}" for name, value in (found.judgement or {}).items()}
+    tables: list[Mapping[str, object]] = [counts, figures] if figures else [counts]
+    for columns in tables:
+        table = Table(*columns)
+        table.add_row(*map(str, columns.values()))
+        output.print(table)
     _line(f"labels: {out / LABELS}, picture: {out / SHEET}")
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from byhand import MARGIN, SCALE, LinearPlan, Pair, cosface, inputs, through_unit, unit
 from personae.algorithms import ALGORITHMS, HFMAML, HFMAMLGlobal
@@ -124,10 +123,3 @@ def test_with_a_local_layer_no_class_embedding_crosses_by_type():
     for name in ("hf_maml_global", "fedavg"):
         assert ClassEmbeddings.__name__ in sends(ALGORITHMS[name])
         assert "a biometric template of each person leaves the client" in warning(ALGORITHMS[name])
-
-
-@pytest.mark.parametrize("kind", [HFMAML, HFMAMLGlobal])
-def test_a_strength_that_makes_no_sense_is_refused(kind):
-    for wrong in (-1.0, torch.inf):
-        with pytest.raises(ValueError, match="regularisation must be finite and not negative"):
-            kind(regularisation=wrong)

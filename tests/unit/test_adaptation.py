@@ -177,10 +177,16 @@ def test_one_step_is_that_of_the_formula(kind, round_: int):
 def test_they_say_that_they_need_both_domains_in_one_place(kind):
     assert kind.pools_faces
     assert not kind.federated
-    with pytest.raises(ConfigError, match=r'both|source and of targets in one place.*by = "domain"'):
+    with pytest.raises(ConfigError, match=r'the faces of a source and of targets in one place.*by = "domain"'):
         kind().start(None, server(domains=False))
     with pytest.raises(ValueError, match="not negative"):
         kind(strength=-1)
+
+
+def test_in_the_first_round_nothing_is_reversed_so_one_round_is_refused():
+    with pytest.raises(ConfigError, match="dann: the reversal begins with the second round"):
+        DANN().start(None, server(rounds=1))
+    DAN().start(None, server(rounds=1))
 
 
 # ---------------------------------------------------------------------------------------------- pseudo-labels

@@ -470,7 +470,7 @@ def test_cluster_finds_who_belongs_together_without_labels(
     summary = json.loads((out / "clusters.json").read_text())
     assert (summary["clusters"], summary["sizes"], summary["in_no_cluster"]) == (3, [4, 4, 4], 0)
     assert summary["clustering"]["distance"] == 0.2
-    assert summary["agreement"] is None
+    assert (summary["agreement"], summary["people"]) == (None, None)
     with Image.open(out / "clusters.png") as sheet:
         colours = sheet.convert("RGB")
         assert colours.size[0] > colours.size[1]
@@ -491,15 +491,25 @@ def test_cluster_judges_itself_where_identities_are_known(
     assert found["sizes"] == [4, 4, 8]
     assert found["agreement"]["precision"] == pytest.approx(24 / 40)
     assert found["agreement"]["recall"] == pytest.approx(24 / 40)
-    assert "F-score" in personae("cluster", *untrained, *options).out
-    for method, option in (
-        ("finch", ("--level", "0")),
-        ("k-means", ("--clusters", "3")),
-        ("dbscan", ("--radius", "0.2")),
+    assert found["people"] == 3
+    with Image.open(tmp_path / "found" / "clusters.png") as sheet:  # the largest cluster first: bob, bob, ..., eve, eve
+        corners = [sheet.convert("RGB").getpixel((132 + 68 * column, 36)) for column in range(8)]
+    assert [corner == (192, 57, 43) for corner in corners] == [False] * 4 + [True] * 4  # a frame around another person
+    shown = personae("cluster", *untrained, *options).out
+    assert "F-score" in shown
+    assert "people" in shown
+    for method, option, expected in (
+        ("finch", ("--level", "0"), {"level": 0}),
+        ("c-finch", ("--centroids", "mean", "--metric", "cosine"), {"centroids": "mean", "metric": "cosine"}),
+        ("c-finch", ("--search", "exact"), {"search": "exact"}),
+        ("k-means", ("--clusters", "3"), {"clusters": 3}),
+        ("k-means", ("--images-each", "8"), {"images_each": 8}),
+        ("dbscan", ("--radius", "0.2", "--neighbours", "4"), {"radius": 0.2, "neighbours": 4}),
     ):
         by = json.loads(personae("cluster", *untrained, *options, "--method", method, *option, "--json").out)
-        assert by["clustering"]["name"] == method
+        assert by["clustering"].items() >= {"name": method, **expected}.items()
         assert by["images"] == 16
+        assert method != "k-means" or by["clusters"] == (3 if "clusters" in expected else 2)
     dropped = json.loads(
         personae("cluster", *untrained, *options, "--distance", "0.2", "--min-images", "5", "--json").out
     )
@@ -516,6 +526,8 @@ def test_cluster_on_bad_input_says_one_line(
         ((*untrained, *heap, "--method", "dbscan", "--level", "1"), 2, "but with c-finch, finch"),
         ((*untrained, *heap, "--distance", "-1"), 2, "distance must be positive"),
         ((*untrained, *heap, "--metric", "manhattan"), 2, "'euclidean' or 'cosine'"),
+        ((*untrained, *heap, "--images-each", "4"), 2, "--images-each does not go with c-finch, but with k-means"),
+        ((*untrained, *heap, "--device", "tpu"), 2, "--device tpu: there are cpu and cuda"),
         ((*untrained, "--on", tmp_path / "nowhere"), 3, "no such file or folder"),
         ((tmp_path / "heap", *heap), 2, "this folder is no run"),
     ):

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, jacrev
 
 from personae.core.backbone import Backbone
 from personae.errors import DataError, Diverged
+from personae.models import Network
 from personae.parts.images import Augmentation, normalise
 from personae.parts.local_sgd import Batch
 from personae.parts.meta import MetaSGD, Point, meta_gradient
@@ -133,6 +134,29 @@ def test_the_hessian_free_direction_converges_to_the_exact_one_with_the_square_o
     orders = [math.log2(one / next_) for one, next_ in pairwise(errors)]
     assert orders[-3:] == pytest.approx([2.0] * 3, abs=0.05)  # halving delta quarters the error
     assert distance(ours("hessian-free", 0.3, 1e-4), exact) < 1e-7 * distance(without, exact)
+
+
+def test_where_activations_have_kinks_it_converges_once_no_step_crosses_one():
+    """With PReLU gradients jump, and Eq. 3 divides a jump between its two points by 2 delta."""
+    module = Network(name="small", embedding=8, height=32, width=32).build().double()
+    source = torch.Generator().manual_seed(5)
+    batches = [
+        (torch.randn(8, 3, 32, 32, generator=source, dtype=torch.float64), torch.randint(0, 8, (8,), generator=source))
+        for _ in range(3)
+    ]
+    passes = tuple((lambda x=x, y=y: F.cross_entropy(module(x), y)) for x, y in batches)
+    point = Point([weight for weight in module.parameters() if weight.requires_grad])
+
+    def hessian_term(order: str, delta: float = 1.0) -> torch.Tensor:
+        found = []
+        for each in (order, "first"):
+            meta_gradient(point, passes, order=each, inner_lr=0.01, delta=delta)
+            found.append(torch.cat([part.flatten() for part in point.direction]))
+        return found[0] - found[1]
+
+    exact = hessian_term("exact")
+    assert (hessian_term("hessian-free", 1e-8) - exact).norm() < 1e-3 * exact.norm()
+    assert (hessian_term("hessian-free", 1e-3) - exact).norm() > exact.norm()  # the paper's delta
 
 
 def test_with_one_batch_for_all_it_is_the_gradient_of_the_adapted_loss():

@@ -1,18 +1,21 @@
-"""Quantities over clients, and the picture of two methods client by client, from runs written by hand."""
+"""Quantities over clients, pictures of two methods client by client and of forgetting, from runs written by hand."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from personae.errors import DataError
 from personae.experiment.config import parse_experiment
+from personae.reproduce import served
+from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome
 from personae.reproduce.reproduce import variants_of
 from personae.reproduce.served import client_by_client, gain_of_third, over_clients, tuned_clients
-from personae.reproduce.systems import SYSTEMS
+from personae.reproduce.systems import SYSTEMS, unsupervised
 
 RAW = {
     "name": "x",
@@ -89,12 +92,67 @@ def test_chosen_by_one_noisy_measurement_the_weakest_seem_to_gain_and_by_both_th
     assert abs(np.mean(gaps["both"])) < 2
 
 
-def test_figure_3_is_drawn(outcomes: dict[str, Outcome], tmp_path: Path):
-    draw = client_by_client("one", "FedAvg", "other", "HF-MAML", "t")
-    (picture,) = draw({0: outcomes, 1: outcomes}, tmp_path)
-    with Image.open(picture) as drawn:
-        assert drawn.size[0] > 500
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, which are so all the same."""
+    kept: list[Figure] = []
+    for module in (served, unsupervised):
+        monkeypatch.setattr(module, "save", lambda picture, path: (kept.append(picture), save(picture, path)))
+    return kept
+
+
+def test_figure_3_has_both_methods_at_each_client_as_means_over_seeds_and_the_improvement(
+    outcomes: dict[str, Outcome], tmp_path: Path, drawn: list[Figure]
+):
+    better = {name: value + 0.1 for name, value in OTHER.items()}
+    second = {"one": outcomes["one"], "other": outcome(tmp_path / "better", BEFORE, better)}
+    (picture,) = client_by_client("one", "FedAvg", "other", "HF-MAML", "t")({0: outcomes, 1: second}, tmp_path)
+    with Image.open(picture) as image:
+        assert image.size[0] > 500
     assert tuned_clients(outcomes["one"], "t") == ONE
+    (axes,) = drawn[0].axes
+    means = {name: value + 0.05 for name, value in OTHER.items()}
+    for bars, label, expected in zip(axes.containers, ("FedAvg", "HF-MAML"), (ONE, means), strict=True):
+        assert bars.get_label() == label
+        assert [bar.get_width() for bar in bars] == pytest.approx([100 * value for value in expected.values()])
+    gains = [f"{100 * (means[name] / ONE[name] - 1):+.1f}%" for name in ONE]
+    assert [text.get_text() for text in axes.texts] == gains
+    assert gains[0] == "+116.7%"  # from 0.3 to 0.65
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == ["a", "b", "c", "d", "e", "f", "g (new)", "h (new)"]
+
+
+def test_figure_6_has_a_curve_of_each_variant_on_each_domain_as_means_over_seeds(tmp_path: Path, drawn: list[Figure]):
+    def run(folder: Path, at: dict[int, tuple[float, float]]) -> Outcome:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        metrics = ("heldout/target/accuracy", "heldout/source/accuracy")
+        events = [
+            {"event": "global", "stage": "tune", "round": round_, "metrics": dict(zip(metrics, both, strict=True))}
+            for round_, both in at.items()
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        return Outcome(parse_experiment(RAW, "here"), folder)
+
+    seeds = {
+        seed: {
+            "with-source": run(tmp_path / f"with-{seed}", {0: (0.8, 0.9), 2: (0.85 + 0.02 * seed, 0.9)}),
+            "without-source": run(tmp_path / f"without-{seed}", {0: (0.8, 0.9), 2: (0.7, 0.6)}),
+        }
+        for seed in (0, 1)
+    }
+    (picture,) = unsupervised.forgetting(seeds, tmp_path)
+    assert picture.is_file()
+    target, source = drawn[0].axes
+    for axes, title, expected in (
+        (target, "accuracy on the target", {"with source": [80, 86], "without source": [80, 70]}),
+        (source, "accuracy on the source", {"with source": [90, 90], "without source": [90, 60]}),
+    ):
+        assert axes.get_title() == title
+        assert {str(line.get_label()): pytest.approx(list(line.get_ydata())) for line in axes.lines} == expected
+        assert all(list(line.get_xdata()) == [0, 2] for line in axes.lines)
+    change = unsupervised.change("x", "without-source", "heldout/source/accuracy")
+    assert change.read(seeds[0]) == pytest.approx(-30)
 
 
 @pytest.mark.parametrize("scale", ["small", "large"])

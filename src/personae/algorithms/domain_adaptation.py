@@ -125,8 +125,8 @@ class DANN(_Adaptation):
     """Source and target made alike by fooling a discriminator. Not private: for comparison only.
 
     `strength`: what the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round
-    to round, 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done. `hidden`: the width of the
-    discriminator. `training` and `rows` as in dan.
+    to round, 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done: in the first one the discriminator
+    alone learns. `hidden`: its width. `training` and `rows` as in dan.
     """
 
     name: ClassVar[str] = "dann"
@@ -134,6 +134,8 @@ class DANN(_Adaptation):
     hidden: int = 64
 
     def helpers(self, server: Server) -> dict[str, Tensor]:
+        if server.rounds < 2:
+            raise ConfigError("dann: the reversal begins with the second round; give the stage more rounds than one")
         return discriminator(server.backbone.width, self.hidden, server.generator)
 
     def alignment(self, features: Tensor, labelled: Tensor, helpers: Sequence[Tensor], progress: float) -> Tensor:

@@ -10,7 +10,6 @@ To mask a foreign logit with -infinity is to leave it out of the softmax, and ro
 client is sent its own rows alone and computes the very same; as papers write it, it would get a template of everybody.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,7 +20,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, average_layer, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -70,8 +69,7 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
     rows: Beginning = "random"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.regularisation < math.inf:
-            raise ValueError("regularisation must be finite and not negative")
+        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, rows={})

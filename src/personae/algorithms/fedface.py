@@ -22,6 +22,7 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin, positive_hinge
@@ -62,7 +63,8 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     code. `anchors`: if given, so many classes are drawn for each step, and reg is their part of the sum, scaled up; for
     more clients than the exact sum has time for. `rows`: how w_i begins, mean as in Eq. 6 or random. `fixed`: class
     embeddings stay as they began, with `rows` random one of the paper's baselines. `weighting`: by samples, n_i as
-    above, or uniform.
+    above, or uniform. `regularisation`: how strongly embeddings are held to those of the model received
+    (`parts/drift.py`); 0 for none.
 
     `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
     client with one identity normalises by the statistics that it received and hands them on untouched (auto); eval
@@ -86,8 +88,10 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     fixed: bool = False
     weighting: Weighting = "samples"
     batch_norm: Statistics = "auto"
+    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
         if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
             raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
         if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
@@ -115,12 +119,14 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         else:
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
         alone = client.train.classes == 1
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
             features = module(batch.images)
+            held = drift(batch.images, features)
             if alone:
-                return positive_hinge(features, rows, batch.labels, self.hinge)
-            return self.margin.loss(features, rows, batch.labels)
+                return positive_hinge(features, rows, batch.labels, self.hinge) + held
+            return self.margin.loss(features, rows, batch.labels) + held
 
         fit = self.training.train(
             client,

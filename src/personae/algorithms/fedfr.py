@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.embedding import copied, still
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
@@ -51,9 +52,10 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(LocalState):
+class Private(OwnRows):
+    """W_i, and what makes the client's personal model."""
+
     model: ModelState  # theta_i, as it was sent: next time's previous model, and the backbone of the personal one
-    rows: Tensor  # W_i
     branch: dict[str, Tensor]  # Pi_i, Omega_i and b_i; empty without a branch
 
 
@@ -85,7 +87,8 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     `batch_norm`: statistics of a few people's batches are not those that everybody is to be recognised with. With eval
     a client normalises by those that it received and hands them on untouched; train never does so, and auto only where
     its faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
-    paper's network has no BatchNorm.
+    paper's network has no BatchNorm. `regularisation`: how strongly embeddings are held to those of the model received
+    (`parts/drift.py`), beside or instead of the contrastive term; 0 for none, as in the paper.
     """
 
     name: ClassVar[str] = "fedfr"
@@ -105,8 +108,10 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     weighting: Weighting = "samples"
     counts: Literal["own", "all"] = "own"
     batch_norm: Statistics = "auto"
+    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
         if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
             raise ValueError("classify must be positive, contrast and customise not negative, and all finite")
         if not 0 < self.temperature < math.inf:
@@ -138,10 +143,12 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
         phi = down.public.rows.to(device, copy=True) if down.public else rows.new_empty(0, rows.shape[1])
         branch = self.branch_of(private, rows) if self.customise else None
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
             features = module(batch.images)
             total = self.classify * self.margin.loss(features, torch.cat([rows, phi]), batch.labels)
+            total = total + drift(batch.images, features)
             if anchors:
                 near, far = (anchor(batch.images) for anchor in anchors)
                 total = total + self.contrast * contrastive(features, near, far, self.temperature)

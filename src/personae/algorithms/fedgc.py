@@ -19,6 +19,7 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.linking import tokens_of
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -60,14 +61,15 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     of the rows, by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed
     (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn in each round, and Reg
     is their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples, n_k
-    as above, or uniform. `rows`: how W_k begins.
+    as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings are held to those of the
+    model received (`parts/drift.py`); 0 for none.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
     `link` is for people whom several clients hold (the general case of the paper): a secret that the clients share.
     With it they send a token for each person. The server averages the rows of one person over its group of clients, and
-    only classes of clients outside that group push it away. Who is shared becomes known to the server, who it is does
-    not, as long as it does not have the secret.
+    only classes of clients outside that group push it away. Who is shared becomes known to the server; who it is does
+    not, as long as the server does not have the secret. (Over a network it has: the experiment comes from there.)
     """
 
     name: ClassVar[str] = "fedgc"
@@ -84,8 +86,10 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     fixed: bool = False
     weighting: Weighting = "samples"
     rows: Beginning = "mean"
+    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
         if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
             raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
         if self.anchors is not None and self.anchors < 1:
@@ -114,9 +118,11 @@ class FedGC(Algorithm[State, Down, Private, Up]):
             rows = known.rows.to(client.backbone.device, copy=True)
         else:
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
-            return self.margin.loss(module(batch.images), rows, batch.labels)
+            features = module(batch.images)
+            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
         fit = self.training.train(client, [] if self.fixed else [rows], client.train, loss)
         up = Up(

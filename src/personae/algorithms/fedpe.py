@@ -6,7 +6,6 @@ client: theta_k, W_k <- SGD on the margin loss of its own faces, from theta and 
 server: theta <- sum_k n_k theta_k / sum_k n_k
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,7 +16,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -62,8 +61,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.regularisation < math.inf:
-            raise ValueError("regularisation must be finite and not negative")
+        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)

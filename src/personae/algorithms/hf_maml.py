@@ -12,7 +12,6 @@ With a global classification layer a_k goes up with w_k, and the layer is averag
 Tuning the global model at each client, which is what it is trained for, is a stage of its own (`tune`).
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,7 +23,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
-from personae.parts.drift import EmbeddingRegulariser
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch
 from personae.parts.margins import Margin
@@ -49,7 +48,7 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
     rows: Beginning = "random"
 
     def __post_init__(self) -> None:
-        _require_finite(self.regularisation)
+        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> fedpe.State:
         return fedpe.State(model=previous.model if previous else server.initial)
@@ -92,7 +91,7 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
     rows: Beginning = "random"
 
     def __post_init__(self) -> None:
-        _require_finite(self.regularisation)
+        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> fedavg.State:
         return fedavg.State(model=previous.model if previous else server.initial, rows={})
@@ -128,8 +127,3 @@ def meta_train(options: HFMAML | HFMAMLGlobal, rows: Tensor, beginning: ModelSta
         return options.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
     return options.meta.fit(client.backbone, [rows], client.train, loss, client.generator)
-
-
-def _require_finite(regularisation: float) -> None:
-    if not 0 <= regularisation < math.inf:
-        raise ValueError("regularisation must be finite and not negative")

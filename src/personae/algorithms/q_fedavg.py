@@ -24,6 +24,7 @@ from personae.core.payload import Count, ModelState, Scalars
 from personae.core.samples import Samples
 from personae.errors import Diverged
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.images import normalise
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -39,7 +40,8 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     `q`: 0 is FedPE; the paper tries 0.001 to 15 and picks by validation. `lipschitz`: L, by default 1 / the learning
     rate of `training` in the round, as in the paper. `weighting`: p_k by samples, or uniform, which is right where
     clients are drawn with a chance in proportion to their samples. `rows`: how a_k begins when a client first takes
-    part.
+    part. `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for
+    none, and no part of F_k.
 
     The server has to believe the losses: a client that claims a high one moves the model more than its share.
     """
@@ -52,8 +54,10 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     lipschitz: float | None = None
     weighting: Weighting = "samples"
     rows: Beginning = "mean"
+    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
         if not 0 <= self.q < math.inf:
             raise ValueError("q must be finite and not negative")
         if self.lipschitz is not None and not 0 < self.lipschitz < math.inf:
@@ -73,8 +77,11 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
             rows = first_rows(self.rows, client.backbone, client.train, client.generator)
         before = mean_loss(client.backbone, self.margin, rows, client.train)
 
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+
         def loss(batch: Batch) -> Tensor:
-            return self.margin.loss(module(batch.images), rows, batch.labels)
+            features = module(batch.images)
+            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
         fit = self.training.train(client, [rows], client.train, loss)
         figures = Scalars({"loss": fit.loss, BEFORE: before})

@@ -26,6 +26,7 @@ from personae.core.samples import Samples
 from personae.errors import ConfigError
 from personae.parts.averaging import weighted_mean
 from personae.parts.clustering import CFinch, Method
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -60,9 +61,11 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
 
     `strength`: lambda; 0 for no constraint. `constrained`: whose loss has the term, the source's (the domain constraint
     loss) or everybody's (FedProx). `training`: its `iterations` are E. `rows`: how W_k begins. `recluster_every`:
-    rounds after which targets cluster anew under the current model, with `clustering` and `min_images` as of `cluster`;
-    0 never, as in the paper. Their W_k then begins anew, too. A target without pseudo-labels of an earlier stage finds
-    some when it first takes part.
+    rounds after which targets cluster anew under the current model; 0 never, as in the paper. Their W_k then begins
+    anew, too. `clustering`, `min_images`: how they do that. They mean what they mean in `cluster`, whose own settings
+    are not taken over. A target without pseudo-labels of an earlier stage finds some when it first takes part.
+    `regularisation`: how strongly everybody's embeddings are held to those of the model received (`parts/drift.py`); 0
+    for none, as in the paper.
     """
 
     name: ClassVar[str] = "unsupervised"
@@ -75,8 +78,10 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     recluster_every: int = 0
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
+    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
         if self.training.prox:
             raise ValueError("training.prox holds everybody: set strength, and constrained to say whom")
         if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
@@ -107,8 +112,11 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         held = client.info.source or self.constrained == "all"
         training = replace(self.training, prox=self.strength if held else 0.0)
 
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+
         def loss(batch: Batch) -> Tensor:
-            return self.margin.loss(module(batch.images), rows, batch.labels)
+            features = module(batch.images)
+            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
         fit = training.train(client, [rows], samples, loss)
         up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))

@@ -58,9 +58,15 @@ class Clusters:
         return int((self.labels == NOBODY).sum())
 
     @cached_property
+    def people(self) -> int | None:
+        """How many there are; None where all are under one name, which is how faces without labels come."""
+        count = len(np.unique(self.faces.identity))
+        return count if count > 1 else None
+
+    @cached_property
     def judgement(self) -> dict[str, float] | None:
-        """How well clusters agree with the identities of the faces; None where all are under one name."""
-        if len(np.unique(self.faces.identity)) < 2:
+        """How well clusters agree with the people on the faces, where it is known who that is."""
+        if self.people is None:
             return None
         found = agreement(self.labels, torch.from_numpy(self.faces.identity))
         return {"F-score": found.f_score, "precision": found.precision, "recall": found.recall, "NMI": found.nmi}
@@ -75,6 +81,7 @@ class Clusters:
             "clusters": self.clusters,
             "sizes": self.sizes.tolist(),
             "in_no_cluster": self.dropped,
+            "people": self.people,
             "agreement": self.judgement,
         }
 
@@ -96,7 +103,8 @@ def clustering_of(method: str, options: Mapping[str, Any]) -> Method:
     for name in options:
         if name not in {field.name for field in dataclasses.fields(kind)}:
             owners = [other for other, each in METHODS.items() if name in each.__dataclass_fields__]
-            raise ConfigError(f"--{name} does not go with {method}, but with {', '.join(owners)}")
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} does not go with {method}, but with {', '.join(owners)}")
     try:
         return TypeAdapter(kind).validate_python(dict(options))
     except ValidationError as error:

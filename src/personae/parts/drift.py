@@ -1,5 +1,6 @@
 """Embedding regularisation: a client's embeddings stay near those of the model that it began with."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,6 +18,12 @@ def embedding_drift(current: Tensor, beginning: Tensor) -> Tensor:
     """1 - cos of embeddings [N, D] and of what they were, mean over the batch (the second term of Eq. 4, C = 1)."""
     precision = torch.promote_types(current.dtype, torch.float32)
     return (1 - F.cosine_similarity(current.to(precision), beginning.to(precision))).mean()
+
+
+def require_regularisation(strength: float) -> None:
+    """Raise a ValueError for an option that is no weight of this term."""
+    if not 0 <= strength < math.inf:
+        raise ValueError("regularisation must be finite and not negative")
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,4 +46,6 @@ def _title(faces: FaceSet, labels: NDArray[np.int64], clusters: int, shown: int,
     text = f"{faces.name}: {len(labels):,} images, {clusters:,} clusters"
     if shown < clusters:
         text += f", the {shown} largest"
+    if left := np.count_nonzero(labels < 0):
+        text += f"; {left:,} images in none"
     return f"{text}; a frame marks another person than most of the cluster" if marked else text

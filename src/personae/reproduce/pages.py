@@ -21,12 +21,17 @@ RULE = (
 )
 
 
-def write_findings(findings: Sequence[Finding], about: Mapping[str, Any], out: Path) -> None:
+def write_findings(
+    findings: Sequence[Finding], about: Mapping[str, Any], out: Path, pictures: Sequence[Path] = ()
+) -> None:
+    """`pictures` are those of the paper as a whole, in the folder of the plots."""
     content = {**about, "rule": RULE, "claims": [finding.plain() for finding in findings]}
-    for finding in findings:
-        draw(finding, out / "plots" / f"{finding.claim.id}.png")
+    plots = [out / "plots" / f"{finding.claim.id}.png" for finding in findings]
+    for finding, path in zip(findings, plots, strict=True):
+        draw(finding, path)
     write_text(out / "claims.json", json.dumps(content, indent=1) + "\n")
-    write_text(out / "claims.md", markdown(findings, about))
+    shown = [f"![{path.stem}]({path.relative_to(out).as_posix()})" for path in (*pictures, *plots)]
+    write_text(out / "claims.md", markdown(findings, about) + "\n" + "\n\n".join(shown) + "\n")
 
 
 def markdown(findings: Sequence[Finding], about: Mapping[str, Any]) -> str:

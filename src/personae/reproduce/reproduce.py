@@ -70,17 +70,17 @@ def reproduce(
     runner = runner or Runner()
     chosen = choose_claims(system, claims)
     experiments = variants_of(system, scale)
-    # Pictures tell of the whole paper; who asks for some claims does not wait for them.
-    pictured = system.pictured if chosen == system.claims else ()
-    needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *pictured))
+    # Pictures tell of the whole paper: who asks for some claims does not wait for them, but gets what can be drawn.
+    awaited = system.pictured if chosen == system.claims else ()
+    needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *awaited))
     _open(out, {"system": system.name, "scale": scale}, resume)
     _warn([experiments[name] for name in needed], notify)
 
     jobs, folders = [], {}
     for seed in range(seeds):
-        plan = Plan.of({name: experiments[name].model_copy(update={"seed": seed}) for name in needed})
-        jobs += below(f"seed-{seed}", plan.jobs)
-        folders[seed] = {name: f"seed-{seed}/{folder}" for name, folder in plan.folders.items()}
+        plan = Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
+        jobs += below(f"seed-{seed}", plan.needed(needed))
+        folders[seed] = {name: f"seed-{seed}/{plan.folders[name]}" for name in needed}
     failed = runner.run(jobs, out / "runs")
 
     outcomes: dict[int, Outcomes] = {
@@ -93,9 +93,9 @@ def reproduce(
     }
     findings = tuple(find(claim, outcomes) for claim in chosen)
     about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
-    write_findings(findings, about, out)
-    whole = all(name in of_seed for of_seed in outcomes.values() for name in pictured)
-    pictures = system.pictures(outcomes, out / "plots") if system.pictures and pictured and whole else []
+    whole = all(name in of_seed for of_seed in outcomes.values() for name in system.pictured)
+    pictures = system.pictures(outcomes, out / "plots") if system.pictures and whole else []
+    write_findings(findings, about, out, pictures)
     return Reproduction(findings, tuple(pictures))
 
 
@@ -111,10 +111,10 @@ def _open(out: Path, what: dict[str, str], resume: bool) -> None:
         raise ConfigError(f"{out}: there is nothing to resume here; start without --resume")
     try:
         found = json.loads(mark.read_text())
-    except ValueError as error:
-        raise DataError(f"{mark}: this file is damaged ({error}); start anew elsewhere") from error
+        begun = f"{found['system']} at the {found['scale']} scale"
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{mark}: this file is damaged ({error!r}); start anew elsewhere") from error
     if found != what:
-        begun = f"{found.get('system')} at the {found.get('scale')} scale"
         raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another --out")
 
 

@@ -38,6 +38,7 @@ class Runner:
 
     def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
         """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why."""
+        _require_beginnings(jobs)
         finished = {job.folder for job in jobs if _is_finished(job, out)}
         left = [job for job in jobs if job.folder not in finished]
         self._render(left)
@@ -226,6 +227,17 @@ def _work(connection: Connection) -> None:
         except PersonaeError as error:
             answer = {"error": str(error), "kind": type(error).__name__}
         connection.send_bytes(json.dumps(answer).encode())
+
+
+def _require_beginnings(jobs: Sequence[Job]) -> None:
+    """What a job begins with comes before it, or nobody would ever be ready to begin."""
+    known = set[str | None]({None})
+    for job in jobs:
+        if job.begin not in known:
+            raise ConfigError(
+                f"{job.folder}: it begins with {job.begin}, which is not among the runs before it; add that run"
+            )
+        known.add(job.folder)
 
 
 def _is_finished(job: Job, out: Path) -> bool:
