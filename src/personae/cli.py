@@ -206,7 +206,10 @@ def evaluate(
     )
     protocols = protocols_of(on, loaded, far, resamples)
     cache = default_cache() / "embeddings" if use_cache else None
-    found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
+    try:
+        found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; sets that were embedded whole are kept, and the same command goes on") from None
     if save:
         save_evaluation(save, loaded, found)
     if report:

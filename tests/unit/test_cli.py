@@ -400,6 +400,19 @@ def test_a_page_that_cannot_be_written_is_told_before_the_work(personae: Persona
         assert "embedding" not in ended.err
 
 
+def test_an_evaluation_that_is_stopped_can_go_on(
+    personae: Personae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "evaluate_all", stopped)
+    faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
+    ended = personae("evaluate", model, "--on", faces)
+    assert ended.code == 5
+    assert "the same command goes on" in one_line(ended)
+
+
 @pytest.mark.parametrize(
     ("command", "help_"),
     [

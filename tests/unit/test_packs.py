@@ -1,6 +1,9 @@
 """Packs: what goes in comes out, from one file, and a changed byte is found."""
 
+import errno
+import io
 import json
+import os
 import pickle
 import struct
 from collections.abc import Callable
@@ -56,6 +59,20 @@ def test_it_is_a_plain_safetensors_file_that_is_mapped(tmp_path: Path) -> None:
     taken = pickle.loads(pickle.dumps(faces.pixels))  # as a worker gets it
     np.testing.assert_array_equal(taken.take(np.array([3, 1])), faces.images(np.array([3, 1])))
     assert len(pickle.dumps(faces.pixels)) < 1000
+
+
+@pytest.mark.parametrize("name", ["set.zip", "pairs.bin", "set.faces"])
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Tests may run as a user who may read everything, so the system's refusal is played."""
+    (tmp_path / name).write_bytes(b"something")
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(io, "open", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(DataError, match=rf"{name}: cannot be read \(Permission denied\); check"):
+        open_faces(tmp_path / name, height=8, width=8, cache=tmp_path / "cache")
 
 
 def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:

@@ -50,8 +50,11 @@ class Table:
 def is_pack(path: Path) -> bool:
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        return f'"{_FORMAT}"'.encode() in file.read(200)
+    try:
+        with path.open("rb") as file:
+            return f'"{_FORMAT}"'.encode() in file.read(200)
+    except OSError:  # whoever reads it as something else says why that fails
+        return False
 
 
 def write_pack(

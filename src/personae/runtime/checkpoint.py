@@ -72,7 +72,7 @@ class Checkpoints:
             ) from error
         if own and where["experiment"] != self.experiment:
             raise ConfigError(
-                f"{path}: this checkpoint is of another experiment; resume with its own configuration and data, "
+                f"{path}: this checkpoint is of another experiment; resume with its configuration, data and --without, "
                 "or choose another --out"
             )
         scalars = {name: value for name, value in packet.scalars.items() if name != _WHERE}
