@@ -18,7 +18,7 @@ from crowd import IDENTITIES, NETWORKS, Crowd, Rounds, random_pixels, training
 from personae import LocalSGD, Network
 from personae.core.acceleration import Acceleration
 from personae.runtime.host import ClientHost
-from personae.runtime.inprocess import SameProcess
+from personae.runtime.inprocess import SameProcess, torch_threads
 
 BATCH = 32
 
@@ -73,13 +73,16 @@ class PlainLoop:
 
 
 class ManyThreads(SameProcess):
-    """One client after the other, with as many threads as the process has."""
+    """One client after the other, with two threads."""
 
     def __init__(self, host: ClientHost, kept: object) -> None:
         self._host, self._kept = host, kept  # type: ignore[assignment]
 
     def exchange(self, requests):  # type: ignore[no-untyped-def]
-        return map(self._host.handle, self._kept.noting(requests))
+        for request in self._kept.noting(requests):
+            with torch_threads(2):
+                reply = self._host.handle(request)
+            yield reply
 
 
 def many_threads(rounds: Rounds) -> Rounds:

@@ -16,7 +16,7 @@ from personae.data.faces import FaceSamples
 from personae.data.pixels import PixelStore
 from personae.runtime.exchange import Exchange
 from personae.runtime.federation import ClientFaces
-from personae.runtime.inprocess import local_transport
+from personae.runtime.inprocess import local_transport, torch_threads
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Transport
 
@@ -114,16 +114,17 @@ class Rounds:
     def round(self) -> None:
         self.rounds += 1
         exchange = Exchange(self.transport, "train", self.stage, self.rounds)
-        outcome = federated_round(
-            self.stage,
-            self.state,
-            self._server(self.rounds),
-            list(self.asked()) if self.participation < 1 else self.clients,
-            exchange,
-            self.firewall,
-            self.folder / "scratch",
-            lambda _: None,
-        )
+        with torch_threads(1):  # as in the engine
+            outcome = federated_round(
+                self.stage,
+                self.state,
+                self._server(self.rounds),
+                list(self.asked()) if self.participation < 1 else self.clients,
+                exchange,
+                self.firewall,
+                self.folder / "scratch",
+                lambda _: None,
+            )
         if outcome.failed or outcome.rejected:
             raise RuntimeError(f"{outcome.failed} {outcome.rejected}")
         self.state = outcome.state
