@@ -22,7 +22,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
 from personae.parts.clustering import CFinch, Finch, agreement
 from personae.parts.local_sgd import LocalSGD
-from personae.report.table import comparison
+from personae.report.table import comparison, heading
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
 from toys import NAMES, Crowd, Rehearsal, Relay, quickly, random_faces, stage_of
@@ -317,6 +317,7 @@ def test_a_run_from_end_to_end_shows_both_domains_and_the_pseudo_labels(tmp_path
         for metric in ("accuracy", "tar@1e-01", "tar@1e-02", "tar@1e-03", "rank1"):
             assert 0 <= rows["adapt"][f"heldout/{domain}/{metric}"] <= 1
     assert 0 < rows["cluster"]["pseudo-labels/f_score"] <= 1
+    assert heading("pseudo-labels/nmi") == ("pseudo-labels", "NMI")
     assert "pseudo-labels/f_score" not in rows["adapt"]
     assert rows["cluster"]["heldout/door/accuracy"] == rows["pretrain"]["heldout/door/accuracy"]  # no step was taken
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
