@@ -19,7 +19,7 @@ from personae.runtime.exchange import Exchange
 from personae.runtime.store import PrivateStore
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quick.toml"
-SETTINGS = [
+TINY = [
     "network.embedding=8",
     "data.public.identities=8",
     "data.public.images=4",
@@ -30,6 +30,9 @@ SETTINGS = [
     "partition.clients=4",
     "evaluation.folds=2",
     "evaluation.pairs_per_fold=8",
+]
+SETTINGS = [
+    *TINY,
     "stages.pretrain.rounds=2",
     "stages.pretrain.algorithm.training.batch_size=8",
     "stages.federate.rounds=3",

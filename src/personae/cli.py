@@ -44,6 +44,7 @@ from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
+from personae.files import require_place
 from personae.recognition.threshold import save_evaluation
 from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
@@ -156,7 +157,7 @@ def reproduce_claims(
             system,
             folder,
             scale=scale.value,
-            claims=[item.strip() for item in claims.split(",") if item.strip()],
+            claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
             runner=Runner(workers=_workers(workers, device), device=device, progress=meter, notify=notify),
@@ -197,6 +198,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
     check_device(device)
+    for target in filter(None, (report, save)):
+        require_place(target)
     given = network_of(backbone, embedding, size)
     loaded = load_model(
         model, stage, given, client=client, mirror=mirror, raw=raw_pixels, size=size, device=device, progress=meter

@@ -13,7 +13,18 @@ from personae.data import default_cache
 from personae.files import write_bytes
 from personae.runtime.inprocess import available_cores, torch_threads
 
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pydantic", "safetensors", "Pillow", "simplejpeg", "matplotlib")
+PACKAGES = (
+    "personae",
+    "torch",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pydantic",
+    "safetensors",
+    "Pillow",
+    "simplejpeg",
+    "matplotlib",
+)
 
 
 @dataclass(frozen=True)

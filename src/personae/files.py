@@ -3,10 +3,11 @@
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from personae.errors import Interrupted
+from personae.errors import ConfigError, Interrupted
 
 
 @contextlib.contextmanager
@@ -35,6 +36,18 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content)
+
+
+def require_place(path: Path) -> None:
+    """That a file cannot be written is said before the work is done that it is for."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; give the name of a file in it")
 
 
 def settle(paths: Iterable[Path]) -> None:

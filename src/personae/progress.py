@@ -19,5 +19,9 @@ def silent(description: str, total: int, unit: str) -> Iterator[Advance]:  # noq
     yield _ignore
 
 
+def unheard(line: str) -> None:
+    """A notice that nobody reads."""
+
+
 def _ignore(count: int) -> None:
     """What was done is not told."""

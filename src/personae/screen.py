@@ -29,7 +29,7 @@ from personae.recognition.export import Exported
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Match
 from personae.recognition.threshold import Threshold
-from personae.report.evaluation_page import figure_text, metric_names
+from personae.report.evaluation_page import figure_rows, figure_text, metric_names
 from personae.report.fairness import plain_fairness, print_fairness
 from personae.report.table import comparison, print_table
 from personae.reproduce.pages import COLOURS, chance, difference
@@ -63,8 +63,8 @@ def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None
         _print_json({name: dataclasses.asdict(result) for name, result in results.items()})
         return
     table = Table("%", *map(escape, results))
-    for metric in metric_names(dict.fromkeys(evaluation.metrics, 0.0)):
-        table.add_row(metric, *(figure_text(result, metric).replace(" [", "\n\\[") for result in results.values()))
+    for metric, *cells in figure_rows(evaluation):
+        table.add_row(metric, *(cell.replace(" [", "\n\\[") for cell in cells))
     output.print(table)
     for name, result in results.items():
         if result.groups:
@@ -157,7 +157,8 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     counts |= {} if found.people is None else {"people": found.people}
     counts |= {"largest": found.largest, "in no cluster": found.dropped}
     figures = {name: f"{100 * value:.2f}" for name, value in (found.judgement or {}).items()}
-    for columns in filter(None, (counts, figures)):
+    tables: list[Mapping[str, object]] = [counts, figures] if figures else [counts]
+    for columns in tables:
         table = Table(*columns)
         table.add_row(*map(str, columns.values()))
         output.print(table)

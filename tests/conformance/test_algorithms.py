@@ -310,8 +310,12 @@ def windows(vector: Tensor, width: int) -> Tensor:
 
 
 def found_in(message: Message, secrets: Tensor) -> bool:
-    """Whether a row is in a message: its very numbers in any order, or, up to length, a run of numbers like it."""
-    arrays = [array for array in tensors(message) if array.numel() >= secrets.shape[1]]
+    """Whether a row is in a message: its very numbers in any order, or, up to length, a run of numbers like it.
+
+    Figures are numbers, too: a row could leave as eight of them.
+    """
+    figures = torch.tensor([float(value) for value in wire.encode(message).scalars.values()])
+    arrays = [array for array in (*tensors(message), figures) if array.numel() >= secrets.shape[1]]
     if not arrays:
         return False
     numbers = torch.cat([array.flatten() for array in arrays])

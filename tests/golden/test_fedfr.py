@@ -1,6 +1,6 @@
 """FedFR worked by hand: two clients, public faces of three people, every term of the loss written out in float64."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,8 @@ from toys import Faces, Rehearsal, random_faces, stage_of
 
 PUBLIC = random_faces(9, 3, 3, side=2)
 THRESHOLD = 0.55
-ALPHA, TAU, BRANCH_SCALE, BRANCH_MARGIN, LAMBDA, POWER = (1.0, 5.0, 10.0), 0.5, 6.0, 0.2, 0.7, 3
+TAU, BRANCH_SCALE, BRANCH_MARGIN, LAMBDA, POWER = 0.5, 6.0, 0.2, 0.7, 3
+ALPHA = {"binary": (1.0, 5.0, 10.0), "cosface": (0.6, 3.0, 7.0)}  # the paper's weights, and others
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -55,19 +56,20 @@ class Kept:
 def total_loss(x, labels, theta, phi, kept: Kept, theta_global, branch: str) -> Tensor:
     """The sum of Eq. 7, face by face."""
     total, people = torch.zeros((), dtype=torch.float64), len(kept.rows)
+    classify, contrast, customise = ALPHA[branch]
     own_faces = int((labels < people).sum())
     for image, label in zip(x, labels.tolist(), strict=True):
         f = theta @ image
         rows = torch.cat([kept.rows, phi])
         cosines = (unit(rows) @ unit(f[None]).T).flatten()
         logits = [SCALE * (c - (MARGIN if j == label else 0)) for j, c in enumerate(cosines)]
-        total += -ALPHA[0] * torch.log(torch.exp(logits[label]) / sum(torch.exp(z) for z in logits)) / len(x)
+        total += -classify * torch.log(torch.exp(logits[label]) / sum(torch.exp(z) for z in logits)) / len(x)
         if kept.previous is not None:
             near, far = (
                 torch.exp((unit(f[None]) * unit((other @ image)[None])).sum() / TAU)
                 for other in (theta_global, kept.previous)
             )
-            total += -ALPHA[1] * torch.log(near / (near + far)) / len(x)
+            total += -contrast * torch.log(near / (near + far)) / len(x)
         transformed = kept.matrix @ f + kept.shift
         cosines = (unit(kept.omega) @ unit(transformed[None]).T).flatten()
         if branch == "binary":
@@ -77,11 +79,11 @@ def total_loss(x, labels, theta, phi, kept: Kept, theta_global, branch: str) -> 
                     term = LAMBDA * torch.log(1 + torch.exp(-BRANCH_SCALE * (g - BRANCH_MARGIN) - kept.bias[j]))
                 else:
                     term = (1 - LAMBDA) * torch.log(1 + torch.exp(BRANCH_SCALE * (g + BRANCH_MARGIN) + kept.bias[j]))
-                total += ALPHA[2] * term / BRANCH_SCALE / len(x)
+                total += customise * term / BRANCH_SCALE / len(x)
         elif label < people:  # a public face is nobody among the client's own people
             logits = [BRANCH_SCALE * (c - (BRANCH_MARGIN if j == label else 0)) for j, c in enumerate(cosines)]
             term = -torch.log(torch.exp(logits[label]) / sum(torch.exp(z) for z in logits))
-            total += ALPHA[2] * term / BRANCH_SCALE / own_faces
+            total += customise * term / BRANCH_SCALE / own_faces
     return total
 
 
@@ -113,14 +115,15 @@ def client_round(faces: Faces, theta_global: Tensor, phi_global: Tensor, kept: K
 
 @pytest.mark.parametrize("branch", ["binary", "cosface"])
 def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
+    weights = dict(zip(("classify", "contrast", "customise"), ALPHA[branch], strict=True))
     algorithm = FedFR(
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(2),
         sampling=PublicSampling(threshold=THRESHOLD),
         one_vs_all=OneVsAll(scale=BRANCH_SCALE, margin=BRANCH_MARGIN, balance=LAMBDA, exponent=POWER),
         temperature=TAU,
-        customise=ALPHA[2],
         branch=branch,
+        **({} if branch == "binary" else weights),  # the first are the defaults
     )
     run = Rehearsal(
         tmp_path,
@@ -164,9 +167,11 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
         assert (private.branch["classifiers"] - by_hand.omega).abs().max() < 2e-5
         assert (private.branch["bias"] - by_hand.bias[:, None]).abs().max() < 2e-5
         assert (start.layout.views(private.model.flat)["1.weight"] - by_hand.previous).abs().max() < 2e-5
-        assert personal_vectors(run, algorithm, name, private) == pytest.approx(
-            vectors_by_hand(name, by_hand), abs=2e-5
-        )
+        bare = replace(algorithm, transformed=False)
+        for model, expected in ((algorithm, by_hand), (bare, replace(by_hand, matrix=torch.eye(3), shift=0))):
+            assert personal_vectors(run, model, name, private) == pytest.approx(
+                vectors_by_hand(name, expected), abs=2e-5
+            )
 
 
 def personal_vectors(run: Rehearsal, algorithm: FedFR, name: str, private: Private) -> np.ndarray:
@@ -180,5 +185,5 @@ def vectors_by_hand(name: str, kept: Kept) -> np.ndarray:
     """An image and its mirror image, each through the backbone and the transform; their sum, of length one."""
     faces = Pair().of(name).test
     mirrored = Faces(faces.pixels.flip(2), faces.labels, faces.classes)
-    both = [seen(each) @ kept.previous.T @ kept.matrix.T + kept.shift for each in (faces, mirrored)]
+    both = [seen(each) @ kept.previous.T @ kept.matrix.T.double() + kept.shift for each in (faces, mirrored)]
     return unit(both[0] + both[1]).numpy()

@@ -76,7 +76,7 @@ class Lab:
         """The same experiment in this process, without the work, or the answers, of these clients in these rounds."""
         out = self.folder / "alone"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "local_transport", lambda federation, workers, device: Losing(federation, lost, spoiled))
+            patch.setattr(run, "local_transport", lambda federation, *_: Losing(federation, lost, spoiled))
             run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
         return out
 

@@ -38,6 +38,8 @@ def test_the_command_names_what_there_is(tmp_path: Path):
     path.write_text("")
     found = CliRunner().invoke(app, ["run", str(path), "--without", "magic"])
     assert isinstance(found.exception, ConfigError)
+    told = " ".join(CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "300"}).output.split())
+    assert "(channels_last, prelu, memory, resident, graphs, padding)" in told
 
 
 def test_channels_first_gives_the_same_up_to_rounding():

@@ -226,7 +226,7 @@ def test_images_that_cannot_be_used(tmp_path: Path, which: str) -> None:
     with pytest.raises(DataError) as told:
         open_faces(tmp_path / "faces", height=8, width=8, cache=tmp_path / "cache")
     assert f"faces: 1 of 2 images cannot be used, the first is ann/2.jpg ({why}" in str(told.value)
-    assert "repair or remove them, or allow to skip" in str(told.value)
+    assert "repair or remove them, or skip them" in str(told.value)
     assert "\n" not in str(told.value)
 
 

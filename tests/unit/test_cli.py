@@ -346,6 +346,8 @@ def test_an_evaluation_has_intervals_progress_and_a_page(personae: Personae, tmp
     assert "embedding a [set]" in ended.err
     assert "a [set]" in ended.out
     assert re.search(r"tar@1e-01 .*\n.*\[\d+\.\d\d, \d+\.\d\d\]", ended.out)
+    assert re.search(r"equal error rate .* \d+\.\d\d ", ended.out)
+    assert re.search(r"pairs of two persons .* 1,056 ", ended.out)
     assert f"report: {page}" in ended.out.replace("\n", "")
     text = page.read_text()
     assert "false reject rate" in text
@@ -378,6 +380,38 @@ def test_a_benchmark_that_is_not_there_is_one_line(
     ended = personae("evaluate", model, "--on", on.format(faces))
     assert ended.code == code
     assert message in one_line(ended)
+
+
+def test_benchmarks_take_names_and_their_paths_may_hold_equals_signs(personae: Personae, tmp_path: Path) -> None:
+    faces, model = noisy_faces(tmp_path / "a=b" / "faces", 4, 2), weights(tmp_path / "model.safetensors")
+    ended = personae("evaluate", model, "--on", f"x={faces}", "--on", faces, "--json", "--resamples", "0")
+    assert ended.code == 0, ended.err
+    assert list(json.loads(ended.out)) == ["x", "faces"]
+    for nothing in ("", "x="):
+        assert "there is no path" in one_line(personae("evaluate", model, "--on", nothing))
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_work(personae: Personae, tmp_path: Path) -> None:
+    faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
+    for option, target in (("--report", model / "page.html"), ("--save", faces)):
+        ended = personae("evaluate", model, "--on", faces, option, target)
+        assert ended.code == 2
+        assert str(target) in one_line(ended)
+        assert "embedding" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("command", "help_"),
+    [
+        ("run", "The experiment."),
+        ("evaluate", "A run, a weights file"),
+        ("report", "Folder of a run."),
+        ("verify", "An"),
+    ],
+)
+def test_help_explains_arguments(personae: Personae, command: str, help_: str) -> None:
+    told = personae(command, "--help").out.partition("Options")[0]
+    assert help_ in told.partition("Arguments")[2]
 
 
 def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Path) -> None:

@@ -276,6 +276,14 @@ def test_the_user_may_allow_coarser_products_elsewhere():
         torch.set_float32_matmul_precision("highest")
 
 
+def test_automatic_coarser_products_do_not_show():
+    vectors, labels = faces(300, identities=8)
+    expected = operating_points(all_pairs(vectors, labels), (1e-4, 1e-2, 0.1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (vectors @ vectors.T).dtype == torch.bfloat16
+        assert operating_points(all_pairs(vectors, labels), (1e-4, 1e-2, 0.1)) == expected
+
+
 @pytest.mark.parametrize(("capacity", "count"), [(1, 30), (50, 80), (3000, 300), (44_000, 300)])
 @pytest.mark.parametrize("decimals", [None, 0])
 def test_a_ranking_in_stretches_equals_one_in_full(monkeypatch, capacity, count, decimals):

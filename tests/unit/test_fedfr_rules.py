@@ -5,21 +5,25 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from personae.algorithms import Adapt, Central, FedFR, FedPE, Pretrain
+from personae.algorithms import ALGORITHMS, Adapt, Central, FedFR, FedPE, Pretrain
 from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
 from personae.core.algorithm import ClientInfo, Reply
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.rng import generator
 from personae.core.wire import payload_bytes
 from personae.errors import ConfigError, Diverged, QuorumLost
 from personae.parts.embedding import class_features
+from personae.parts.margins import Margin
 from personae.parts.public import PublicSampling
 from personae.privacy.disclosure import message_bytes, sends
 from personae.runtime.federation import ClientFaces
+from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Answer
+from personae.runtime.transport import Answer, Request
 from toys import NAMES, PUBLIC, Crowd, Rehearsal, Relay, quickly, random_faces, stage_of
 
 HALF = PublicSampling(threshold=0.4)
@@ -187,14 +191,15 @@ def test_a_threshold_of_minus_one_takes_all_public_faces_and_of_one_none(tmp_pat
 
 
 def test_the_threshold_is_the_margin_unless_it_is_given(tmp_path: Path):
-    runs = [
-        rehearse(tmp_path / name, fedfr(sampling=sampling)).run()
-        for name, sampling in (
-            ("default", PublicSampling()),
-            ("given", PublicSampling(threshold=FedFR().margin.margin)),
-        )
-    ]
-    assert torch.equal(runs[0].final(), runs[1].final())
+    runs = {}
+    for name, sampling in (
+        ("default", PublicSampling()),
+        ("given", PublicSampling(threshold=0.3)),
+        ("other", PublicSampling(threshold=0.4)),
+    ):
+        runs[name] = rehearse(tmp_path / name, fedfr(sampling=sampling, margin=Margin(margin=0.3))).run()
+    assert torch.equal(runs["default"].final(), runs["given"].final())
+    assert not torch.equal(runs["default"].final(), runs["other"].final())
 
 
 def test_counting_public_faces_changes_the_weights(tmp_path: Path):
@@ -245,6 +250,18 @@ def test_the_branch_begins_as_the_identity_over_the_class_embeddings(tmp_path: P
     assert not kept.branch["bias"].abs().gt(1e-6).any()
 
 
+@pytest.mark.parametrize("beginning", ["random", "mean"])
+def test_class_embeddings_begin_as_they_are_told_to(tmp_path: Path, beginning: str):
+    still = replace(fedfr(rows=beginning), training=replace(fedfr().training, lr=1e-12, weight_decay=0.0))
+    run = rehearse(tmp_path, still, rounds=1).run()
+    backbone = run.federation.backbone()
+    for name in NAMES:
+        own = Crowd().of(name).train
+        random = torch.randn(own.classes, 8, generator=generator(run.seed, "fedfr", 1, name, "train"))
+        expected = class_features(backbone, own) if beginning == "mean" else F.normalize(random, dim=1)
+        assert torch.allclose(private(run, name).rows, expected, atol=1e-6)
+
+
 def test_someone_who_never_took_part_uses_the_global_model(tmp_path: Path):
     run = rehearse(tmp_path, fedfr(), quickly(Adapt(sampling=HALF)), holdings=Crowd(newcomers=frozenset(["zoe"])))
     run.run()
@@ -268,6 +285,23 @@ def test_adaptation_changes_no_global_model_and_sends_a_figure_alone(tmp_path: P
     assert all(set(up.message.training.values) == {"loss"} for up in ups)
     for name in NAMES:
         assert not torch.equal(private(run, name, Adapt).model.flat, run.final("fedfr"))
+
+
+@pytest.mark.parametrize("before", [kind for kind in ALGORITHMS.values() if kind.federated and kind is not Adapt])
+def test_adaptation_follows_any_federated_run(tmp_path: Path, before: type):
+    run = rehearse(
+        tmp_path, quickly(before()), quickly(Adapt(sampling=HALF, method="distil")), rounds=1, source=NAMES[0]
+    )
+    run.run()
+    assert torch.equal(run.final("adapt"), run.final(before.name))
+    host, stage = ClientHost(run.federation), run.recipe[-1]
+    for name in NAMES:
+        kept = private(run, name, Adapt)
+        assert not torch.equal(kept.model.flat, run.final(before.name))
+        info = ClientInfo(name, NAMES.index(name))
+        down = stage.algorithm.send(run.checkpoints.finished("adapt"), info)
+        used = host.personal(Request("assess", "adapt", 1, info, down)).backbone.flat
+        assert torch.equal(used, kept.model.flat)
 
 
 # ------------------------------------------------------------------------------------------------------------ trouble

@@ -17,7 +17,7 @@ from personae.core.backbone import Backbone
 from personae.core.payload import ClassEmbeddings, Count, Scalars
 from personae.core.rng import generator
 from personae.errors import Diverged
-from personae.parts.corrections import softmax_regulariser, stacked
+from personae.parts.corrections import cosine_regulariser, drawn, softmax_regulariser, stacked
 from personae.parts.margins import Margin
 from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
@@ -69,6 +69,30 @@ def test_eta_follows_the_schedule_of_local_steps(backbone: Backbone, span: str, 
         rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
         expected = rows - 0.5 * eta * softmax_regulariser(rows, owners, SOFTMAX).gradient
         assert torch.allclose(torch.cat([found["ann"].rows, found["zoe"].rows]), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("regulariser", ["softmax", "cosine"])
+@pytest.mark.parametrize("options", [{"normalise": True}, {"normalise": False}, {"reduction": "mean"}, {}])
+def test_the_options_of_the_regulariser_reach_it(backbone: Backbone, regulariser: str, options: dict[str, Any]):
+    margin = Margin(scale=8.0) if options.get("normalise") is False else Margin(kind="softmax", scale=8.0)
+    heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
+    algorithm = FedGC(margin=margin, regulariser=regulariser, strength=0.5, lr=0.1, **options)
+    found = merged(algorithm, backbone, {}, heard).rows
+    rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+    form = softmax_regulariser if regulariser == "softmax" else cosine_regulariser
+    steps = {name: 0.05 * form(rows, owners, margin, **how).gradient for name, how in (("with", options), ("", {}))}
+    assert torch.equal(torch.cat([found["ann"].rows, found["zoe"].rows]), rows - steps["with"])
+    assert torch.equal(steps["with"], steps[""]) == (not options)
+
+
+def test_anchors_are_drawn_with_the_random_numbers_of_the_server(backbone: Backbone):
+    algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, anchors=2)
+    heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
+    rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+    chosen = drawn(2, rows, generator(0))  # the server's random numbers of that round
+    expected = rows - 0.05 * softmax_regulariser(rows, owners, SOFTMAX, anchors=chosen).gradient
+    found = merged(algorithm, backbone, {}, heard).rows
+    assert torch.equal(torch.cat([found["ann"].rows, found["zoe"].rows]), expected)
 
 
 def test_a_run_with_half_of_the_clients_a_round_keeps_everybodys_rows(tmp_path: Path):

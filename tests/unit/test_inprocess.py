@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,29 +53,54 @@ def test_bad_clients_fail_alone_and_cost_no_worker(tmp_path: Path):
     assert not any(process.is_alive() for process in processes.values())
 
 
-def test_a_worker_that_dies_fails_its_client_alone_and_the_last_one_ends_the_run(tmp_path: Path):
+def test_a_client_that_ends_two_workers_fails_alone_and_the_last_worker_ends_the_run(tmp_path: Path):
     run = rehearse(tmp_path, ("bob", "dies"))
-    transport = WorkerProcesses(run.federation, 3)
+    notices: list[str] = []
+    transport = WorkerProcesses(run.federation, 3, notices.append)
     try:
-        # While it works: the client fails, the others are served by those who are left.
         answers = by_name(transport.exchange(requests(run, *NAMES)))
         assert sorted(answers) == sorted(NAMES)
-        assert answers["bob"] == Failure(ClientInfo("bob", 1), "its worker process ended with code 7")
+        reason = "a worker process ended with code 7, the second one at this client"
+        assert answers["bob"] == Failure(ClientInfo("bob", 1), reason)
         assert all(isinstance(answers[name], Answer) for name in ("ann", "eve", "zoe"))
-        assert len(transport._workers) == 2
-        # While it has nothing to do: whoever is sent there fails.
-        idle = next(iter(transport._workers.values()))
-        idle.kill()
-        idle.join()
-        answers = by_name(transport.exchange(requests(run, "ann", "eve", "zoe", round_=2)))
-        failed = {name: answer.reason for name, answer in answers.items() if isinstance(answer, Failure)}
-        assert list(failed.values()) == ["its worker process ended with code -9"]
-        assert len(answers) == 3
-        # The last one.
+        assert notices == ["a worker process ended with code 7; bob is asked again, workers left: 2"]
+        assert len(transport._workers) == 1
         with pytest.raises(Interrupted, match=r"the last worker process ended with code 7; .* resume"):
-            list(transport.exchange(requests(run, "bob")))
+            list(transport.exchange(requests(run, "bob", round_=2)))
     finally:
         transport.close()
+
+
+class Deadly(WorkerProcesses):
+    """Kills a worker in each round: in the first while it works, in the second before it is asked."""
+
+    def exchange(self, asked: Iterable[Request]) -> Iterator[Answer | Failure]:
+        return super().exchange(self.killing(asked))
+
+    def killing(self, asked: Iterable[Request]) -> Iterator[Request]:
+        for number, request in enumerate(asked):
+            if request.task == "train" and number == 2 - request.round:
+                next_to_be_asked = list(self._workers.values())[-1]
+                next_to_be_asked.kill()
+                next_to_be_asked.join()
+            yield request
+
+
+def test_nothing_is_lost_with_a_worker_that_is_killed(tmp_path: Path):
+    one, two = (rehearse(tmp_path / name) for name in ("one", "two"))
+    one.run()
+    notices: list[str] = []
+    transport = Deadly(two.federation, 3, notices.append)
+    try:
+        two.run(transport)
+        assert len(transport._workers) == 1
+    finally:
+        transport.close()
+    assert [line.partition(";")[0] for line in notices] == ["a worker process ended with code -9"] * 2
+    assert torch.equal(one.final(), two.final())
+    assert one.files() == two.files()
+    assert one.notebook.books["metrics"] == two.notebook.books["metrics"]
+    assert one.notebook.books["ledger"] == two.notebook.books["ledger"]
 
 
 class Ended:
@@ -90,24 +115,24 @@ class Ended:
         return False
 
 
-def test_a_worker_that_dies_in_the_middle_of_its_answer_fails_its_client(tmp_path: Path):
+def test_a_worker_that_dies_in_the_middle_of_its_answer_has_not_answered(tmp_path: Path):
     run = rehearse(tmp_path)
     transport = WorkerProcesses(run.federation, 0)
-    pipes = [multiprocessing.Pipe() for _ in range(2)]
+    pipes = [multiprocessing.Pipe() for _ in range(3)]
     for ours, _ in pipes:
         transport._workers[ours] = Ended()
 
-    def half_an_answer() -> None:
-        theirs = pipes[1][1]
-        theirs.recv_bytes()
-        os.write(theirs.fileno(), (1000).to_bytes(4, "big") + b"only so much")
-        theirs.close()
+    def half_answers() -> None:
+        for _, theirs in (pipes[2], pipes[1]):
+            theirs.recv_bytes()
+            os.write(theirs.fileno(), (1000).to_bytes(4, "big") + b"only so much")
+            theirs.close()
 
-    thread = threading.Thread(target=half_an_answer)
+    thread = threading.Thread(target=half_answers)
     thread.start()
     (answer,) = transport.exchange(requests(run, "ann"))
     thread.join()
-    assert answer == Failure(ClientInfo("ann", 0), "its worker process ended with code -9")
+    assert answer == Failure(ClientInfo("ann", 0), "a worker process ended with code -9, the second one at this client")
     transport.close()
     pipes[0][1].close()
 

@@ -24,6 +24,7 @@ BELOW = {
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "commands": {
         "console",
+        "core",
         "data",
         "deployment",
         "evaluation",

@@ -63,6 +63,13 @@ def test_runs_are_shared(variants: dict[str, Experiment]):
     assert plan.folders == {name: "all" if name == "again" else name for name in variants}
 
 
+def test_folders_are_the_same_whatever_is_asked_for(variants: dict[str, Experiment]):
+    plan = Plan.of(variants)
+    assert [job.folder for job in plan.needed(["again"])] == ["pretrained", "trained", "all"]
+    assert [job.folder for job in plan.needed(["two", "pretrained"])] == ["pretrained", "two"]
+    assert plan.needed(variants) == plan.jobs
+
+
 def test_what_a_run_begins_with_comes_before_it(variants: dict[str, Experiment]):
     done: set[str | None] = {None}
     for job in Plan.of(variants).jobs:

@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,17 @@ from PIL import Image
 from killing import results
 from personae import cli
 from personae.console import output
+from personae.core.embedder import embed
+from personae.data import synthetic_faces
 from personae.errors import ConfigError, DataError
+from personae.experiment.assess import load_model
 from personae.experiment.config import load_experiment, load_variants
 from personae.experiment.run import conduct
-from personae.reproduce import confusion
+from personae.reproduce import confusion, strangers
 from personae.reproduce.claims import Above, Claim, Near, Rising, System
-from personae.reproduce.plan import Plan
+from personae.reproduce.plan import Job, Plan
 from personae.reproduce.quantities import Outcome, Outcomes, average, figure
+from personae.reproduce.rejudged import judged_again
 from personae.reproduce.reproduce import Reproduction, choose_claims, find_system, reproduce, variants_of
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
@@ -284,6 +288,49 @@ def test_the_picture_of_confused_people_is_drawn(done: Path, system: System, fac
         assert picture.size == (1300, 1040)
 
 
+def test_people_among_strangers_by_hand(done: Path, system: System, faces_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strangers, "STRANGERS", 20)
+    outcomes = outcomes_of(done, system, faces_cache)
+    embedder = load_model(outcomes["fedgc"].folder, "train").embedder
+    people, others = (
+        synthetic_faces(identities=count, images=images, first=first, seed=0, size=32, cache=faces_cache).samples()
+        for first, count, images in ((14, 12, 3), (26, 20, 1))  # nobody of the recipe is number 26 or later
+    )
+    known, unknown = embed(embedder, people).double(), embed(embedder, others).double()
+    found = [
+        bool(known[a] @ known[b] > (unknown @ known[a]).max())
+        for a in range(36)
+        for b in range(36)
+        if a != b and people.labels[a] == people.labels[b]
+    ]
+    assert len(found) == 12 * 3 * 2
+    assert 0 < sum(found) < len(found)
+    measured = strangers.among_strangers("", "fedgc").read(outcomes)
+    assert measured == pytest.approx(100 * sum(found) / len(found))
+
+
+FEDFR = """
+[variants.fedfr.stages.train]
+algorithm = { name = "fedfr", training = { lr = 0.02, batch_size = 8 } }
+
+[variants.untransformed.stages.train]
+algorithm = { name = "fedfr", transformed = false, training = { lr = 0.02, batch_size = 8 } }
+"""
+
+
+def test_personal_models_judged_again_are_those_of_a_run_with_these_options(faces_cache: Path, tmp_path: Path):
+    path, metric = tmp_path / "x.toml", "1:1 tar@1e-01"
+    path.write_text(RECIPE.replace("pairs_per_fold = 8", "pairs_per_fold = 8, personalized.fars = [0.1]") + FEDFR)
+    variants = load_variants(path)
+    plan, names = Plan.of(variants), ("fedfr", "untransformed")
+    assert Runner(cache=faces_cache).run(plan.needed(names), tmp_path / "runs") == {}
+    outcomes = {name: Outcome(variants[name], tmp_path / "runs" / name, faces_cache) for name in names}
+    plain, expected = (100 * outcomes[name].final(f"clients/personal/{metric}") for name in names)
+    found = judged_again("", "fedfr", metric, transformed=False).read(outcomes)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert plain != expected
+
+
 # ---------------------------------------------------------------------------------------------------- the command line
 
 
@@ -324,6 +371,7 @@ def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(
     [
         (("fedgd",), "there is no system 'fedgd'; did you mean fedgc?"),
         (("tiny", "--claims", "T-1,T-7"), "tiny has no claim 'T-7'; did you mean T-3?"),
+        (("tiny", "--claims", ","), "tiny has no claim ''"),
         (("tiny", "--resume"), "there is nothing to resume here"),
         (("tiny", "--scale", "large"), "large.toml: there is no such file"),
         (("tiny", "--device", "tpu"), "--device tpu: there are cpu and cuda"),
@@ -358,6 +406,35 @@ def test_unknown_names_are_one_clear_line(system: System, done: Path, tmp_path: 
         reproduce(system, tmp_path / "x", seeds=0)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"system": "tiny"}'])
+def test_a_damaged_mark_is_told(content: str, system: System, tmp_path: Path):
+    (tmp_path / "reproduce.json").write_text(content)
+    with pytest.raises(DataError, match="this file is damaged"):
+        go(system, tmp_path, tmp_path, resume=True)
+
+
+@dataclass(frozen=True)
+class Nowhere(Runner):
+    """Runs nothing, and notes what it should have."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
+        self.asked.extend(job.folder for job in jobs)
+        return {job.folder: "not today" for job in jobs}
+
+
+def test_what_is_asked_for_first_and_what_later_share_their_runs(system: System, tmp_path: Path):
+    """A claim that needs the start only to begin with has it where a claim about the start looks for it."""
+    runner = Nowhere()
+    only = replace(system, claims=(*CLAIMS, Claim("T-4", "", "", (Above(GC, PE),))))
+    reproduce(only, tmp_path / "out", claims=["T-4"], seeds=1, runner=runner)
+    first = set(runner.asked)
+    assert first == {"seed-0/pretrained", "seed-0/fedgc", "seed-0/fedpe"}
+    reproduce(only, tmp_path / "out", claims=["T-1"], seeds=1, runner=runner, resume=True)
+    assert set(runner.asked) == first
+
+
 def test_a_changed_recipe_is_not_mixed_with_earlier_runs(done: Path, faces_cache: Path, tmp_path: Path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "small.toml").write_text(RECIPE.replace("strength = 0.1", "strength = 0.2"))
@@ -370,6 +447,7 @@ def test_a_metric_that_is_not_there_is_named(done: Path, system: System):
     with pytest.raises(DataError, match="no metric heldout/tar@1e-09"):
         outcome.final("heldout/tar@1e-09")
     assert list(outcome.curve("heldout/accuracy")) == [0, 1, 2]
+    assert outcome.device == "cpu"
     assert 0 <= outcome.final("clients/global/rank1") <= 1
 
 

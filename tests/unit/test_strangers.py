@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from killing import RECIPE, TINY
 from personae.algorithms import FedPE
 from personae.core.algorithm import ClientInfo
 from personae.core.backbone import Backbone
@@ -31,8 +32,6 @@ from personae.runtime.federation import ClientFaces, Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.transport import Answer, Request
 from toys import Faces, TinyPlan, stage_of
-
-RECIPE = Path(__file__).parents[2] / "recipes" / "quick.toml"
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,16 +215,7 @@ def test_rates_that_make_no_sense_are_refused(rates: dict[str, list[float]]):
 def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, faces_cache: Path):
     """From the file to the table and the page, with public faces, a branch and an adaptation stage."""
     settings = [
-        "network.embedding=8",
-        "data.public.identities=8",
-        "data.public.images=4",
-        "data.private.identities=8",
-        "data.private.images=8",
-        "data.heldout.identities=12",
-        "data.heldout.images=3",
-        "partition.clients=4",
-        "evaluation.folds=2",
-        "evaluation.pairs_per_fold=8",
+        *TINY,
         "evaluation.personalized={ fars = [0.1], fpirs = [0.1], protocols = ['correct', 'paper'] }",
         "stages.pretrain.rounds=1",
         "stages.federate.rounds=2",

@@ -1,5 +1,6 @@
 """One call for a list of protocols, the cache of vectors, groups, distractors, and models in ONNX."""
 
+import fcntl
 import json
 import sys
 from dataclasses import dataclass, field
@@ -174,6 +175,20 @@ def test_an_embedder_that_fails_leaves_no_file(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="out of memory"):
         embeddings(Failing(), pictures(), cache=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    samples = pictures()
+    embeddings(Flat(), samples, cache=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    dead, alive, other = (tmp_path / f".{name}.tmp" for name in (f"{file.name}.7", f"{file.name}.8", "another.9"))
+    for path in (dead, alive, other):
+        path.write_bytes(b"half of it")
+    with alive.open("rb") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        embeddings(Flat(), samples, cache=tmp_path)
+    assert {*tmp_path.iterdir()} == {file, alive, other}
 
 
 def test_the_fingerprint_of_a_backbone_is_of_weights_and_mirror():
@@ -366,6 +381,20 @@ def test_a_model_in_onnx_on_the_command_line(tmp_path, monkeypatch):
     model = load_model(tmp_path / "model.onnx")
     protocol = open_protocol("x", tmp_path / "faces", Setting(height=32, width=32))
     assert found["metrics"] == evaluate(model.embedder, [protocol]).results["x"].metrics
+
+
+def test_weights_beside_a_model_in_onnx_count_as_its_own(tmp_path):
+    pytest.importorskip("onnxruntime", reason="ONNX models are an extra")
+    onnx_model(tmp_path / "model.onnx")
+    onnx = pytest.importorskip("onnx")
+    model, weights = onnx.load(tmp_path / "model.onnx"), tmp_path / "weights.bin"
+    onnx.save(model, tmp_path / "parted.onnx", save_as_external_data=True, location=weights.name, size_threshold=0)
+    first = load_model(tmp_path / "parted.onnx").digest
+    assert load_model(tmp_path / "parted.onnx").digest == first
+    content = bytearray(weights.read_bytes())
+    content[2] ^= 1
+    weights.write_bytes(content)
+    assert load_model(tmp_path / "parted.onnx").digest != first
 
 
 def test_onnx_files_that_cannot_be_used(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from personae.algorithms import HFMAML, FedGC, FedPE, Tune
+from personae.algorithms import HFMAML, FedFace, FedFR, FedGC, FedPE, Tune
 from personae.core.algorithm import Client, ClientInfo
 from personae.core.embedder import embed
 from personae.core.message import Broadcast
@@ -142,7 +142,7 @@ def test_statistics_stay_as_they_came_with_one_identity_and_with_any_where_that_
     assert not torch.equal(trained.flat[weights], model.flat[weights])
 
 
-@pytest.mark.parametrize("before", [FedPE(), FedGC(regulariser="none"), HFMAML()])
+@pytest.mark.parametrize("before", [FedPE(), FedGC(regulariser="none"), FedFace(), FedFR(), HFMAML()])
 def test_the_rows_of_any_earlier_algorithm_are_recalled_and_newcomers_have_none(tmp_path: Path, before):
     run = Rehearsal(tmp_path, recipe(before), holdings=Crowd(newcomers=frozenset({"zoe"})))
     seen: dict[str, OwnRows | None] = {}

@@ -165,7 +165,7 @@ def test_code_in_a_pickle_is_refused_and_never_runs(tmp_path: Path, state: dict[
     bare = tmp_path / "bare.pth"
     bare.write_bytes(pickle.dumps({"payload": Payload(target)}, protocol=protocol))
     for path in (archive, bare):
-        with pytest.raises(DataError, match=f"{path.name}: holds no weights that can be read safely"):
+        with pytest.raises(DataError, match=rf"{path.name}: holds no weights .* safely \(UnpicklingError\)"):
             load_weights(path)
     assert not target.exists()
 

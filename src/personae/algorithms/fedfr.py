@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.core.message import Broadcast, LocalState, Message, ServerState
+from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.embedding import copied, still
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
@@ -52,9 +52,10 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(LocalState):
+class Private(OwnRows):
+    """W_i, and what makes the client's personal model."""
+
     model: ModelState  # theta_i, as it was sent: next time's previous model, and the backbone of the personal one
-    rows: Tensor  # W_i
     branch: dict[str, Tensor]  # Pi_i, Omega_i and b_i; empty without a branch
 
 

@@ -68,8 +68,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
 
     `link` is for people whom several clients hold (the general case of the paper): a secret that the clients share.
     With it they send a token for each person. The server averages the rows of one person over its group of clients, and
-    only classes of clients outside that group push it away. Who is shared becomes known to the server, who it is does
-    not, as long as it does not have the secret.
+    only classes of clients outside that group push it away. Who is shared becomes known to the server; who it is does
+    not, as long as the server does not have the secret. (Over a network it has: the experiment comes from there.)
     """
 
     name: ClassVar[str] = "fedgc"

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from typer.core import TyperArgument
 
 from personae.console import meter, notify
+from personae.core.acceleration import OPTIMISATIONS
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
 from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import Setting, open_protocol
 from personae.experiment.config import Experiment
-from personae.models import Network
+from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning
 
 Workers = Annotated[
@@ -22,12 +24,19 @@ Workers = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="NAME", help="Switch an optimisation off; repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help=f"Switch an optimisation off ({', '.join(OPTIMISATIONS)}); repeat for more.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
 StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
-BackboneName = Annotated[str | None, typer.Option(help="Of a weights file: the network, if unknown.")]
+BackboneName = Annotated[
+    str | None, typer.Option(help=f"Of a weights file: the network, if unknown ({', '.join(NETWORKS)}).")
+]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
 ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
@@ -37,6 +46,17 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
 ]
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
+
+
+class Explained(TyperArgument):
+    """An argument whose help is shown: click 8.5 keeps one too, and overwrites that of typer 0.20 with nothing."""
+
+    def __init__(self, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002 - as it is called
+        super().__init__(help=help, **settings)
+        self.help = help
+
+
+typer.main.TyperArgument = Explained  # type: ignore[attr-defined]
 
 
 def tell_what_leaves(experiment: Experiment) -> None:
@@ -52,8 +72,17 @@ def protocols_of(
     setting = Setting(
         height=model.height, width=model.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
     )
-    named = [(name or Path(path).stem, Path(path)) for name, _, path in (item.rpartition("=") for item in on)]
-    return [open_protocol(name, path, setting) for name, path in named]  # all, before the first takes an hour
+    return [open_protocol(*_named(item), setting) for item in on]  # all, before the first takes an hour
+
+
+def _named(item: str) -> tuple[str, Path]:
+    """NAME=PATH, or a path that gives its own name; either path may have a = in it."""
+    name, sign, path = item.partition("=")
+    if not sign or "/" in name:
+        name, path = Path(item).stem, item
+    if not path:
+        raise ConfigError(f"--on {item}: there is no path; write NAME=PATH, or a path alone")
+    return name, Path(path)
 
 
 def network_of(name: str | None, embedding: int, size: int) -> Network | None:

@@ -24,8 +24,10 @@ class Acceleration:
 
     def without(self, names: Iterable[str]) -> Self:
         """The same with some of them switched off."""
-        known = [each.name for each in fields(self)]
         for name in names:
-            if name not in known:
-                raise ConfigError(f"--without {name}: there are {', '.join(known)}")
+            if name not in OPTIMISATIONS:
+                raise ConfigError(f"--without {name}: there are {', '.join(OPTIMISATIONS)}")
         return replace(self, **dict.fromkeys(names, False))
+
+
+OPTIMISATIONS = tuple(each.name for each in fields(Acceleration))

@@ -25,8 +25,9 @@ class ServerStep:
     - adam, yogi (FedAdam, FedYogi): m <- beta_1 m + (1 - beta_1) d, then theta + lr m / (sqrt(v) + tau), where
       v <- beta_2 v + (1 - beta_2) d^2, or v - (1 - beta_2) d^2 sign(v - d^2).
 
-    `momentum` is beta_1, `second` beta_2, `floor` tau. m and v begin at zero in every stage, without correction for it,
-    as in the paper. Statistics of BatchNorm are no weights: they are taken over from the merged model.
+    `momentum` is beta_1, `second` beta_2, `floor` tau. m and v begin at zero in every stage (in the paper v begins at
+    tau^2 or above) and are not corrected for it, as there. Statistics of BatchNorm are no weights: they are taken over
+    from the merged model.
     """
 
     kind: Literal["average", "momentum", "adam", "yogi"] = "average"

@@ -157,7 +157,7 @@ def _complain(listing: Listing, missing: tuple[tuple[int, str], ...], skip_unrea
     if not missing or (skip_unreadable and some_left):
         return
     position, why = missing[0]
-    advice = "repair or remove them" + (", or allow to skip unreadable images" if some_left else "")
+    advice = "repair or remove them" + (", or skip them where that is an option" if some_left else "")
     raise DataError(
         f"{listing.source}: {len(missing)} of {len(listing.paths)} images cannot be used, "
         f"the first is {listing.paths[position]} ({why}); {advice}"

@@ -27,8 +27,7 @@ from personae.experiment.config import SYNTHETIC, Experiment, Source
 from personae.experiment.materials import Materials
 from personae.experiment.run import judge
 from personae.privacy.disclosure import sends, warning
-from personae.progress import Progress, silent
-from personae.runtime.engine import unheard
+from personae.progress import Progress, silent, unheard
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.public import SharedFaces

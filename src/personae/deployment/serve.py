@@ -26,7 +26,7 @@ from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory
 from personae.experiment.rundir import environment as surroundings
 from personae.files import write_text
-from personae.runtime.engine import unheard
+from personae.progress import unheard
 
 STARTING = 120.0  # seconds for a program of Flower's to be there
 ATTEMPTS = 5  # restarts without a completed round in between

@@ -1,8 +1,10 @@
 """The vectors of all samples, computed once: a cache by model and images, whole and checked or not there at all."""
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +54,9 @@ def _batches(embedder: Embedder, samples: Samples, progress: Progress, name: str
 
 def _store(file: Path, key: str, batches: Iterator[Tensor]) -> None:
     digest, rows, columns = hashlib.sha256(), 0, 0
+    _tidy(file)
     with replacing(file) as temporary, temporary.open("wb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         stream.write(bytes(HEADER))
         for vectors in batches:
             content = vectors.contiguous().numpy().astype("<f4", copy=False).tobytes()
@@ -62,6 +66,14 @@ def _store(file: Path, key: str, batches: Iterator[Tensor]) -> None:
         header = {"format": _FORMAT, "key": key, "rows": rows, "columns": columns, "digest": digest.hexdigest()}
         stream.seek(0)
         stream.write(json.dumps(header).encode().ljust(HEADER))
+
+
+def _tidy(file: Path) -> None:
+    """Remove what processes that were killed while they wrote the file have left; it may be gigabytes."""
+    for leftover in file.parent.glob(f".{file.name}.*.tmp"):
+        with suppress(OSError), leftover.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+            leftover.unlink()
 
 
 def _stored(file: Path, key: str, rows: int) -> Tensor | None:

@@ -15,10 +15,10 @@ from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory, environment
 from personae.models import load_weights
-from personae.progress import Progress, silent
+from personae.progress import Progress, silent, unheard
 from personae.report.html import write_report
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.engine import Engine, unheard
+from personae.runtime.engine import Engine
 from personae.runtime.federation import ClientFaces, Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.public import SharedFaces
@@ -89,7 +89,7 @@ def conduct(
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         if public:
             public.clear()  # what a run that was killed may have left behind half written
-        transport = local_transport(federation, workers, device)
+        transport = local_transport(federation, workers, device, notify)
         try:
             Engine(
                 federation=federation,

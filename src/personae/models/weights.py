@@ -1,6 +1,7 @@
 """Weights from a file: read without running anything in it, matched to a network by names and shapes."""
 
 import math
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -106,7 +107,9 @@ def _read(path: Path) -> tuple[object, str | None]:
                 unpacked = sum(entry.file_size for entry in archive.infolist())
             if unpacked > size:  # torch.save does not compress
                 raise ValueError(f"{unpacked:,} bytes packed into {size:,}")
-        return torch.load(path, map_location="cpu", weights_only=True), None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how it was pickled: it can be read, or it cannot
+            return torch.load(path, map_location="cpu", weights_only=True), None
     except Exception as error:  # damaged bytes can fail anywhere in the parsers
         why = str(error) if type(error) is ValueError else type(error).__name__
         raise DataError(f"{path}: holds no weights that can be read safely ({why}). {_ADVICE}") from error

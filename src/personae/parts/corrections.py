@@ -175,8 +175,8 @@ def _as_one(rows: Tensor, owners: Tensor, moving: Tensor, tokens: Tensor, correc
     weights = torch.where(heard[which], moving, True).to(rows.dtype)
     total = rows.new_zeros(len(people), 1).index_add_(0, which, weights)
     means = rows.new_zeros(len(people), rows.shape[1]).index_add_(0, which, weights * rows).div_(total)
-    members = torch.zeros(len(people), int(owners.max()) + 1, dtype=torch.bool, device=rows.device)
-    members[which, owners] = True
+    members = torch.zeros(len(people), int(owners.max()) + 1, device=rows.device)
+    members[which, owners] = 1
     return correct(means, members, heard)[which]
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,17 @@ def load_onnx(path: Path, *, mirror: bool = True, raw: bool = False, size: int =
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give the path of an ONNX model") from error
     session = _session(path, str(path))  # by its path, since weights may lie in files beside it
+    digest = hashlib.sha256(content)
+    for weights in _beside(path, content):
+        digest.update(weights)
     takes = session.get_inputs()
     if len(takes) != 1 or takes[0].type != "tensor(float)" or len(takes[0].shape) != 4 or takes[0].shape[1] != 3:
         described = ", ".join(f"{each.name} {each.type} {each.shape}" for each in takes)
         raise DataError(f"{path}: takes {described}; one input of float32 [N, 3, height, width] is expected")
     raw = raw or session.get_modelmeta().custom_metadata_map.get(_PIXELS) == _RAW
     count, _, height, width = (side if isinstance(side, int) else 0 for side in takes[0].shape)
-    fingerprint = hashlib.sha256(content + repr((mirror, raw)).encode()).hexdigest()
-    return OnnxEmbedder(session, height or size, width or size, count or IN_CACHE, mirror, raw, fingerprint)
+    digest.update(repr((mirror, raw)).encode())
+    return OnnxEmbedder(session, height or size, width or size, count or IN_CACHE, mirror, raw, digest.hexdigest())
 
 
 def save_onnx(
@@ -154,6 +158,14 @@ def _session(path: Path, model: str) -> Any:
         raise DataError(
             f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it anew"
         ) from error
+
+
+def _beside(path: Path, content: bytes) -> Iterator[bytes]:
+    """The files that hold weights of the model, where these are not in it."""
+    tensors = _extra(path, "onnx").load_model_from_string(content).graph.initializer
+    notes = (note for tensor in tensors for note in tensor.external_data if note.key == "location")
+    for location in sorted({note.value for note in notes}):
+        yield (path.parent / location).read_bytes()
 
 
 def _extra(path: Path, package: str) -> Any:

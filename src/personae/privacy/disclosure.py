@@ -31,12 +31,13 @@ Public embeddings (`PublicEmbeddings`) are one vector for each person of a publi
 Clients train them beside their private faces, so that an update of them, like one of the weights, may say something
 about these.
 
-An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share and the
-server does not have. It lets the server see which clients hold the same person, how many people any two of them share,
-and the same again in every round and every run under that key. It does not say who the person is; whoever has the key,
-which is every client, can try names against it. A person held by several clients has one class embedding, the mean of
-theirs: each of these clients then receives what the others' images of that person have contributed. FedGC sends aliases
-only where `link` is set.
+An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share. The
+server sees by it which clients hold the same person, how many people any two of them share, and the same again in every
+round and every run under that key. It does not say who the person is, but whoever has the key can try names against it.
+That is every client; and where an experiment runs over a network, it is the server too, since the experiment comes from
+there with the key in it. A person held by several clients has one class embedding, the mean of theirs: each of these
+clients then receives what the others' images of that person have contributed. FedGC sends aliases only where `link` is
+set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
 found, which is about how many people are on its images.

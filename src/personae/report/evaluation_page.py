@@ -40,28 +40,27 @@ def metric_names(metrics: Mapping[str, float]) -> list[str]:
     return [name for name in metrics if not name.endswith(DEVIATION)]
 
 
-def _figures_table(evaluation: Evaluation) -> Markup:
-    results = evaluation.results
+def figure_rows(evaluation: Evaluation) -> list[list[str]]:
+    """A line a metric, with a cell for each benchmark; last, how many pairs the rates are of."""
+    results = evaluation.results.values()
     names = metric_names(dict.fromkeys(evaluation.metrics, 0.0))
-    rows = [[name, *(figure_text(result, name) for result in results.values())] for name in names]
+    rows = [[name, *(figure_text(result, name) for result in results)] for name in names]
     rows += [
-        [
-            title,
-            *(
-                "–" if (value := getattr(result, field)) is None else f"{100 * value:.2f}"
-                for result in results.values()
-            ),
-        ]
+        [title, *("–" if (value := getattr(each, field)) is None else f"{100 * value:.2f}" for each in results)]
         for title, field in (("equal error rate", "eer"), ("area under the curve", "auc"))
     ]
     rows += [
-        [title, *(f"{getattr(result, field):,}" for result in results.values())]
+        [title, *(f"{getattr(result, field):,}" for result in results)]
         for title, field in (("pairs of one person", "genuine_pairs"), ("pairs of two persons", "impostor_pairs"))
     ]
+    return rows
+
+
+def _figures_table(evaluation: Evaluation) -> Markup:
     caption = (
         "In percent; ± is the standard deviation over folds or splits, brackets are 95% intervals over identities."
     )
-    return section("Results", "results", table(["metric", *results], rows, caption))
+    return section("Results", "results", table(["metric", *evaluation.results], figure_rows(evaluation), caption))
 
 
 def _groups(results: Mapping[str, BenchmarkResult]) -> Markup:

@@ -1,8 +1,12 @@
-"""Which runs the variants of one seed need, each once: what several begin with is run for all of them together."""
+"""Which runs the variants of one seed need, each once: what several begin with is run for all of them together.
+
+A plan is made of all variants of a recipe, whichever are wanted today, so that a run has its folder whatever was asked
+for before it or will be after.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +39,14 @@ class Plan:
             plan.folders[name] = plan._add(name, experiment)
         plan.folders = {name: plan.folders[name] for name in variants}
         return plan
+
+    def needed(self, variants: Iterable[str]) -> list[Job]:
+        """The jobs of these variants and of what they begin with, in order."""
+        wanted: set[str | None] = {self.folders[name] for name in variants}
+        for job in reversed(self.jobs):
+            if job.folder in wanted:
+                wanted.add(job.begin)
+        return [job for job in self.jobs if job.folder in wanted]
 
     def _add(self, folder: str, experiment: Experiment) -> str:
         """The folder of the run of this experiment: a new one, unless it is planned already."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from personae.errors import DataError
 from personae.experiment.config import Experiment
 from personae.report.records import Record, Run, read_run
@@ -23,6 +25,12 @@ class Outcome:
     @cached_property
     def run(self) -> Run:
         return read_run(self.folder)
+
+    @property
+    def device(self) -> str:
+        """Where it ran, if there is such a device here: what is computed from it later may as well be done there."""
+        wanted = str(self.run.environment.get("device", "cpu"))
+        return wanted if torch.cuda.is_available() else "cpu"
 
     def record(self, stage: str | None = None) -> Record:
         """What happened in a stage that ran here, by default the last."""

@@ -12,6 +12,7 @@ from personae.experiment.config import Experiment, load_variants
 from personae.experiment.explain import nearest
 from personae.files import write_text
 from personae.privacy.disclosure import warning
+from personae.progress import unheard
 from personae.reproduce.claims import Claim, System
 from personae.reproduce.findings import Finding, find
 from personae.reproduce.pages import write_findings
@@ -19,7 +20,6 @@ from personae.reproduce.plan import Plan
 from personae.reproduce.quantities import Outcome, Outcomes
 from personae.reproduce.runner import Runner, below
 from personae.reproduce.systems import SYSTEMS
-from personae.runtime.engine import unheard
 
 Scale = Literal["small", "large"]
 
@@ -78,9 +78,9 @@ def reproduce(
 
     jobs, folders = [], {}
     for seed in range(seeds):
-        plan = Plan.of({name: experiments[name].model_copy(update={"seed": seed}) for name in needed})
-        jobs += below(f"seed-{seed}", plan.jobs)
-        folders[seed] = {name: f"seed-{seed}/{folder}" for name, folder in plan.folders.items()}
+        plan = Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
+        jobs += below(f"seed-{seed}", plan.needed(needed))
+        folders[seed] = {name: f"seed-{seed}/{plan.folders[name]}" for name in needed}
     failed = runner.run(jobs, out / "runs")
 
     outcomes: dict[int, Outcomes] = {
@@ -111,10 +111,10 @@ def _open(out: Path, what: dict[str, str], resume: bool) -> None:
         raise ConfigError(f"{out}: there is nothing to resume here; start without --resume")
     try:
         found = json.loads(mark.read_text())
-    except ValueError as error:
-        raise DataError(f"{mark}: this file is damaged ({error}); start anew elsewhere") from error
+        begun = f"{found['system']} at the {found['scale']} scale"
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{mark}: this file is damaged ({error!r}); start anew elsewhere") from error
     if found != what:
-        begun = f"{found.get('system')} at the {found.get('scale')} scale"
         raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another --out")
 
 

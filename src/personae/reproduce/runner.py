@@ -21,9 +21,8 @@ from personae.errors import ConfigError, Diverged, Interrupted, PersonaeError, Q
 from personae.experiment.config import Experiment, Source
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
-from personae.progress import Progress, silent
+from personae.progress import Progress, silent, unheard
 from personae.reproduce.plan import Job
-from personae.runtime.engine import unheard
 from personae.runtime.inprocess import available_cores
 
 

@@ -17,7 +17,7 @@ from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.stage import Stage, predecessors
 from personae.errors import ConfigError
-from personae.progress import Advance, Progress, silent
+from personae.progress import Advance, Progress, silent, unheard
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.exchange import Exchange
@@ -57,10 +57,6 @@ class Benchmark(Protocol):
     def name(self) -> str: ...
 
     def evaluate(self, embedder: Embedder) -> Result: ...
-
-
-def unheard(line: str) -> None:
-    """A notice that nobody reads."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,8 +13,10 @@ from pathlib import Path
 
 import torch
 
+from personae.core.algorithm import ClientInfo
 from personae.errors import Interrupted
 from personae.files import settle
+from personae.progress import unheard
 from personae.runtime import frames
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
@@ -24,14 +26,16 @@ from personae.runtime.transport import Answer, Failure, Request, Transport
 STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
 
 
-def local_transport(federation: Federation, workers: int, device: str = "cpu") -> Transport:
+def local_transport(
+    federation: Federation, workers: int, device: str = "cpu", notify: Callable[[str], None] = unheard
+) -> Transport:
     """Clients one after the other for one worker, else in so many processes, or streams of a GPU, at once.
 
-    On a CPU the results are the same to the bit.
+    On a CPU the results are the same to the bit. `notify` hears of processes that end before their time.
     """
     if workers <= 1:
         return SameProcess(federation, device)
-    return WorkerProcesses(federation, workers) if device == "cpu" else Streams(federation, workers, device)
+    return WorkerProcesses(federation, workers, notify) if device == "cpu" else Streams(federation, workers, device)
 
 
 @contextmanager
@@ -129,10 +133,14 @@ class _Lane:
 
 
 class WorkerProcesses:
-    """One process a core: requests and answers travel as bytes, and each worker has one client at a time."""
+    """One process a core: requests and answers travel as bytes, and each worker has one client at a time.
 
-    def __init__(self, federation: Federation, workers: int) -> None:
-        self._federation = federation
+    A worker that ends (for lack of memory, say) is not replaced: its client is asked again by another one, and begins
+    where it began, so nothing is lost. One that ends two of them in a round has failed.
+    """
+
+    def __init__(self, federation: Federation, workers: int, notify: Callable[[str], None] = unheard) -> None:
+        self._federation, self._notify = federation, notify
         self._kept = _Kept(federation)
         self._layout = federation.backbone().layout
         context = multiprocessing.get_context("spawn")
@@ -146,9 +154,9 @@ class WorkerProcesses:
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         idle, busy = list(self._workers), dict[Connection, Request]()
-        pending = self._kept.noting(requests)
+        pending, again, unlucky = self._kept.noting(requests), list[Request](), set[ClientInfo]()
         while True:
-            while idle and (request := next(pending, None)) is not None:
+            while idle and (request := again.pop() if again else next(pending, None)) is not None:
                 busy[idle[-1]] = request
                 with suppress(BrokenPipeError, ConnectionResetError):  # a worker that is gone cannot answer: see below
                     idle.pop().send_bytes(frames.of_request(request))
@@ -160,7 +168,14 @@ class WorkerProcesses:
                 try:
                     content = connection.recv_bytes()
                 except (EOFError, OSError):  # it ended before its answer, or in the middle of it
-                    yield self._bury(connection, request)
+                    why = self._bury(connection)
+                    if request.client in unlucky:
+                        yield Failure(request.client, f"{why}, the second one at this client")
+                    else:
+                        unlucky.add(request.client)
+                        again.append(request)
+                        left = len(self._workers)
+                        self._notify(f"{why}; {request.client.name} is asked again, workers left: {left}")
                 else:
                     idle.append(connection)
                     yield frames.to_answer(content, request, self._federation, self._layout)
@@ -177,14 +192,15 @@ class WorkerProcesses:
                 process.kill()
         self._workers.clear()
 
-    def _bury(self, connection: Connection, request: Request) -> Failure:
+    def _bury(self, connection: Connection) -> str:
+        """How the worker ended."""
         process = self._workers.pop(connection)
         process.join()
         if not self._workers:
             raise Interrupted(
                 f"the last worker process ended with code {process.exitcode}; use fewer --workers and resume"
             )
-        return Failure(request.client, f"its worker process ended with code {process.exitcode}")
+        return f"a worker process ended with code {process.exitcode}"
 
 
 def _work(connection: Connection, federation: Federation) -> None:

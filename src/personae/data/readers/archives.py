@@ -16,10 +16,10 @@ from personae.data.images import MAX_BYTES, ImageError
 from personae.data.readers.listing import (
     Fetch,
     Listing,
+    files_below,
     path_inside,
-    read_file,
-    refuse_outside_link,
     refuse_repetition,
+    stamp_below,
     typed_columns,
 )
 from personae.errors import DataError
@@ -68,25 +68,13 @@ def read_unpacked(root: Path) -> Listing:
     if (root / LABELS).stat().st_size > _MAX_LABELS:
         raise DataError(f"{root}: {LABELS} has more than {_MAX_LABELS:,} bytes; such a table is not read")
     labels = _checked(_rows((root / LABELS).read_bytes(), root), root)
-    stamps = []
-    for path, place in zip(labels.paths, labels.where, strict=True):
-        refuse_outside_link(root / IMAGES / path, root, place)
-        try:
-            status = (root / IMAGES / path).stat()
-        except OSError as error:
-            raise DataError(f"{place}: {IMAGES}/{path} is missing; add it or remove the line") from error
-        stamps.append((status.st_size, status.st_mtime_ns))
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield lambda position: read_file(root / IMAGES / labels.paths[position])
-
+    places = zip(labels.paths, labels.where, strict=True)
     return Listing(
         source=root,
         paths=labels.paths,
         labels=labels.people,
-        stamp=repr(stamps),
-        opened=opened,
+        stamp=repr([stamp_below(root, f"{IMAGES}/{path}", place) for path, place in places]),
+        opened=files_below(root / IMAGES, labels.paths),
         columns=labels.columns,
     )
 

@@ -1,11 +1,10 @@
 """The images of a pair file as a source of faces. Who they are is not known: each is an identity of its own."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 from personae.data.images import MAX_BYTES, ImageError
-from personae.data.readers.listing import Fetch, Listing
+from personae.data.readers.listing import Listing
 from personae.data.readers.pickled import read_bin
 
 SUFFIX = ".bin"
@@ -20,10 +19,6 @@ def list_bin(file: Path) -> Listing:
             raise ImageError(f"more than {MAX_BYTES:,} bytes")
         return images[position]
 
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield fetch
-
     status = file.stat()
     stamp = repr((status.st_size, status.st_mtime_ns))
-    return Listing(source=file, paths=names, labels=names, stamp=stamp, opened=opened)
+    return Listing(source=file, paths=names, labels=names, stamp=stamp, opened=lambda: nullcontext(fetch))

@@ -6,7 +6,6 @@ the split. Each may lie in the folder itself or in `Anno` and `Eval` below it, t
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from personae.data.readers.listing import (
-    Fetch,
     Listing,
+    files_below,
     lines_of,
     path_inside,
-    read_file,
-    refuse_outside_link,
     refuse_repetition,
+    stamp_below,
 )
 from personae.errors import DataError
 
@@ -46,17 +44,12 @@ def read_celeba(root: Path) -> Listing:
         raise DataError(f"{file}: it lists no images; restore it from the distribution")
     refuse_repetition(entries)
     paths = tuple(path for _, path, _ in entries)
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield lambda position: read_file(images / paths[position])
-
     return Listing(
         source=root,
         paths=paths,
         labels=tuple(label for _, _, label in entries),
-        stamp=repr([_stamp(images, path, where) for where, path, _ in entries]),
-        opened=opened,
+        stamp=repr([stamp_below(images, path, where) for where, path, _ in entries]),
+        opened=files_below(images, paths),
         columns=_attributes(root, paths) | _splits(root, paths),
         upright=True,
     )
@@ -113,15 +106,6 @@ def _text(file: Path) -> list[str]:
         return lines_of(file)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not a text in UTF-8; restore it from the distribution") from error
-
-
-def _stamp(images: Path, path: str, where: str) -> tuple[int, int]:
-    refuse_outside_link(images / path, images, where)
-    try:
-        status = (images / path).stat()
-    except OSError as error:
-        raise DataError(f"{where}: {images / path} is missing; bring it back or remove the line") from error
-    return status.st_size, status.st_mtime_ns
 
 
 def _file(root: Path, name: str) -> Path | None:

@@ -5,8 +5,6 @@ else a domain with people of its own (BUPT-Balancedface and RFW have one for eac
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,9 @@ import numpy as np
 from personae.data.images import SUFFIXES
 from personae.data.readers.listing import (
     SPLITS,
-    Fetch,
     Listing,
+    files_below,
     in_natural_order,
-    read_file,
     refuse_outside_link,
 )
 from personae.errors import DataError
@@ -36,11 +33,6 @@ def read_folders(root: Path, unlabelled: bool = False) -> Listing:
             paths.append(f"{person}/{image.name}" if person else image.name)
             labels.append((person.partition("/")[2] if groups and by_split else person) or root.name)
             stamps.append(_stamp(image))
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield lambda position: read_file(root / paths[position])
-
     first = [path.partition("/")[0] for path in paths] if groups else []
     columns = {"split": np.array([SPLITS[group] for group in first])} if by_split else {"domain": np.array(first)}
     return Listing(
@@ -48,7 +40,7 @@ def read_folders(root: Path, unlabelled: bool = False) -> Listing:
         paths=tuple(paths),
         labels=tuple(labels),
         stamp=repr((paths, stamps)),
-        opened=opened,
+        opened=files_below(root, paths),
         columns=columns if groups else {},
         upright=True,
     )

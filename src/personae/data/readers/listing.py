@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -77,6 +77,21 @@ def read_file(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ImageError((error.strerror or "cannot be read").lower()) from error
+
+
+def files_below(root: Path, paths: Sequence[str]) -> Callable[[], AbstractContextManager[Fetch]]:
+    """How a listing of files is opened."""
+    return lambda: nullcontext(lambda position: read_file(root / paths[position]))
+
+
+def stamp_below(root: Path, path: str, where: str) -> tuple[int, int]:
+    """Size and time of a file that a list names: it has to be there, and really below the root."""
+    refuse_outside_link(root / path, root, where)
+    try:
+        status = (root / path).stat()
+    except OSError as error:
+        raise DataError(f"{where}: {root / path} is missing; correct the path in the list, or add the file") from error
+    return status.st_size, status.st_mtime_ns
 
 
 def lines_of(file: Path) -> list[str]:

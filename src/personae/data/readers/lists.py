@@ -4,18 +4,16 @@ With tabs it may also be a list of InsightFace (`1 path label`) or of MXNet (`nu
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
-    Fetch,
     Listing,
+    files_below,
     lines_of,
     path_inside,
-    read_file,
-    refuse_outside_link,
     refuse_repetition,
+    stamp_below,
 )
 from personae.errors import DataError
 
@@ -28,26 +26,14 @@ def read_list(file: Path) -> Listing:
     if not entries:
         raise DataError(f"{file}: an empty list; write one line `path label` per image")
     refuse_repetition(entries)
-    stamps = []
-    for where, path, _ in entries:
-        refuse_outside_link(root / path, root, where)
-        try:
-            status = (root / path).stat()
-        except OSError as error:
-            raise DataError(f"{where}: {root / path} is missing; correct the path or remove the line") from error
-        stamps.append((status.st_size, status.st_mtime_ns))
+    stamps = [stamp_below(root, path, where) for where, path, _ in entries]
     paths = tuple(path for _, path, _ in entries)
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield lambda position: read_file(root / paths[position])
-
     return Listing(
         source=file,
         paths=paths,
         labels=tuple(label for _, _, label in entries),
         stamp=repr((paths, stamps)),
-        opened=opened,
+        opened=files_below(root, paths),
         upright=True,
     )
 

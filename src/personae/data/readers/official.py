@@ -6,7 +6,6 @@ docs/evaluation.md says against what each layout was checked.
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.io
 
-from personae.data.readers.listing import Fetch, Listing, lines_of, path_inside, read_file, refuse_outside_link
+from personae.data.readers.listing import Listing, files_below, lines_of, path_inside, stamp_below
 from personae.errors import DataError
 
 FOLDS = 10
@@ -75,21 +74,10 @@ def list_images(root: Path, pairs: Sequence[ListedPair], identity: Callable[[Pur
     """The images that occur in pairs, each once; where identities are not known, every image is one."""
     paths = tuple(dict.fromkeys(chain.from_iterable((pair.left, pair.right) for pair in pairs)))
     known = identities_known(pairs, identity)
-    stamps = []
-    for path in paths:
-        refuse_outside_link(root / path, root, str(root))
-        try:
-            status = (root / path).stat()
-        except OSError as error:
-            raise DataError(f"{root}: {path} is in the list of pairs, but not there; complete the images") from error
-        stamps.append((status.st_size, status.st_mtime_ns))
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        yield lambda position: read_file(root / paths[position])
-
+    stamps = [stamp_below(root, path, f"{root}, list of pairs") for path in paths]
     labels = tuple((identity(PurePosixPath(path)) if known else None) or path for path in paths)
-    return Listing(source=root, paths=paths, labels=labels, stamp=repr((paths, stamps)), opened=opened)
+    stamp, opened = repr((paths, stamps)), files_below(root, paths)
+    return Listing(source=root, paths=paths, labels=labels, stamp=stamp, opened=opened)
 
 
 def read_lines(file: Path) -> list[tuple[str, list[str]]]:

@@ -5,6 +5,7 @@ import statistics
 
 from personae.reproduce.claims import Above, Claim, Near, System
 from personae.reproduce.quantities import Outcomes, Quantity, figure
+from personae.reproduce.rejudged import judged_again
 
 GENERIC, PERSONAL, GLOBAL = "heldout/tar@1e-02", "clients/personal/1:1 tar@1e-02", "clients/global/1:1 tar@1e-02"
 CLOSE = 1.0  # points that count as about the same
@@ -52,7 +53,9 @@ CONTRASTIVE, FEDFR_, CENTRAL = (
 OWN_FEDFR, OWN_HARD = personal("FedFR", "fedfr"), personal("hard negatives", "hard")
 OWN_CONTRASTIVE, OWN_AVERAGING = personal("+ contrastive", "contrastive"), personal("averaging", "averaging")
 FINE_TUNED, DISTILLED = personal("fine-tuned", "fine-tuned"), personal("distilled", "distilled")
-OWN_COSFACE, BACKBONE = personal("branch with CosFace", "branch-cosface"), personal("local backbone", "untransformed")
+OWN_COSFACE = personal("branch with CosFace", "branch-cosface")
+# The recipe's variant `untransformed` would train the very same again.
+BACKBONE = judged_again("local backbone, personalized", "fedfr", "1:1 tar@1e-02", transformed=False)
 ALL_PUBLIC = generic("all public faces", "all-public")
 A_FIFTH = Quantity("a fifth of the public faces", (), lambda _: 20.0)
 

@@ -1,0 +1,41 @@
+"""What clients use after a finished run, judged again with other options: such as play no part in training."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from personae.core.acceleration import Acceleration
+from personae.core.algorithm import ClientInfo
+from personae.experiment.materials import Materials
+from personae.experiment.run import federation_of
+from personae.reproduce.quantities import Outcome, Outcomes, Quantity
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.host import ClientHost
+from personae.runtime.inprocess import torch_threads
+from personae.runtime.transport import Request
+
+
+def judged_again(label: str, variant: str, metric: str, **options: Any) -> Quantity:
+    """A metric of the personal models in percent, mean over clients, had the algorithm been given these `options`."""
+
+    def read(outcomes: Outcomes) -> float:
+        with torch_threads(1):  # a client works with one thread
+            return 100 * statistics.fmean(_figures(outcomes[variant], metric, options))
+
+    return Quantity(label, (variant,), read)
+
+
+def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator[float]:
+    materials = Materials(outcome.experiment, cache=outcome.cache)
+    speed = Acceleration(**outcome.run.environment.get("acceleration", {}))
+    federation = federation_of(materials, outcome.folder, speed, None)
+    *before, last = federation.recipe
+    algorithm: Any = replace(last.algorithm, **options)  # type: ignore[type-var]
+    host = ClientHost(replace(federation, recipe=(*before, replace(last, algorithm=algorithm))), outcome.device)
+    layout, digest = host.backbone.layout, materials.digest(speed)
+    state = Checkpoints(outcome.folder / "checkpoints", digest, federation.recipe, layout).finished(last.name)
+    for index, client in enumerate(materials.clients.clients):
+        info = ClientInfo(client, index, client == federation.source)
+        personal = host.personal(Request("assess", last.name, last.rounds, info, algorithm.send(state, info)))
+        yield federation.judge(personal, federation.holdings.of(client))[metric]
