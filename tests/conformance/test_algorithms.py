@@ -315,7 +315,7 @@ def found_in(message: Message, secrets: Tensor) -> bool:
     Figures are numbers, too: a row could leave as eight of them.
     """
     scalars = wire.encode(message).scalars.values()
-    figures = torch.tensor([float(value) for value in scalars if isinstance(value, int | float)])
+    figures = torch.tensor([float(value) for value in scalars if value is not None])  # None: a field that is not there
     arrays = [array for array in (*tensors(message), figures) if array.numel() >= secrets.shape[1]]
     if not arrays:
         return False

@@ -1,17 +1,20 @@
 """What domain adaptation is made of, each formula computed again."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from personae.algorithms import DAN, DANN
+from personae.algorithms.domain_adaptation import State
 from personae.core.algorithm import Domains, Server
 from personae.core.backbone import Backbone
 from personae.errors import ConfigError, DataError
 from personae.parts.alignment import UNLABELLED, WIDTHS, Mixture, discriminator, domain_loss, mmd, reverse
 from personae.parts.clustering import CFinch
+from personae.parts.embedding import class_features
 from personae.parts.images import Augmentation, normalise
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
@@ -171,6 +174,41 @@ def test_one_step_is_that_of_the_formula(kind, round_: int):
     assert torch.allclose(moved, expected, atol=2e-5)
     assert torch.allclose(after.rows, (rows - 0.1 * rows.grad).detach(), atol=1e-5)
     assert after.loss == pytest.approx(loss.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", [DAN, DANN])
+def test_rounds_go_on_with_the_momentum_and_the_schedule_of_the_stage(kind):
+    training = replace(TRAINING, momentum=0.9)
+    algorithm, place = kind(margin=MARGIN, training=training), server(2)
+    state = algorithm.merge(algorithm.start(None, place), (), place)
+    size = state.model.layout.trainable_size
+
+    def moved(state: State, training: LocalSGD) -> torch.Tensor:
+        after = kind(margin=MARGIN, training=training).merge(state, (), server(3))
+        return (after.model.flat - state.model.flat)[:size]
+
+    rest = moved(replace(state, velocity=None), training)
+    assert torch.allclose(moved(state, training) - rest, -0.1 * 0.9 * state.velocity[:size], atol=1e-6)
+    assert state.velocity[:size].abs().max() > 1e-3
+    # in the third of four rounds the rate is half of what it was
+    falling = moved(replace(state, velocity=None), replace(training, schedule="linear"))
+    assert torch.allclose(falling, rest / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DAN, DANN])
+def test_rows_begin_as_told_and_the_discriminator_is_as_wide_as_told(kind):
+    place = server()
+    mean, random = (kind(rows=rows).start(None, place).rows for rows in ("mean", "random"))
+    assert torch.equal(mean, class_features(place.backbone, place.domains.source))
+    assert torch.allclose(random.norm(dim=1), torch.ones(3))
+    assert not torch.allclose(mean, random, atol=0.1)
+    if kind is DANN:
+        assert {name: len(entry) for name, entry in DANN(hidden=5).start(None, place).helpers.items()} == {
+            "inner": 5,
+            "inner_bias": 5,
+            "outer": 1,
+            "outer_bias": 1,
+        }
 
 
 @pytest.mark.parametrize("kind", [DAN, DANN])

@@ -178,6 +178,9 @@ def test_without_faiss_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"personae\[faiss\]"):
         first_neighbours(people(), search="faiss")
+    for method in (CFinch(search="faiss"), Finch(search="faiss")):
+        with pytest.raises(ConfigError, match=r"personae\[faiss\]"):
+            method(people(), source())
 
 
 def test_faiss_finds_nearly_all_neighbours_and_the_same_ones_again():
@@ -299,6 +302,7 @@ def test_k_means_takes_as_many_clusters_as_told_or_as_the_size_suggests():
     assert len(KMeans(clusters=999)(rows[:4], source()).unique()) == 4
     one, other = (KMeans(clusters=30)(people(noise=1.5), source(seed)) for seed in (0, 1))
     assert not torch.equal(one, other)  # it draws from the generator given
+    assert not torch.equal(KMeans(clusters=30, iterations=1)(people(noise=1.5), source()), one)
 
 
 def test_dbscan_leaves_loners_out():
@@ -306,6 +310,7 @@ def test_dbscan_leaves_loners_out():
     labels = DBSCAN(radius=0.5, neighbours=3)(rows, source())
     assert labels[-2:].tolist() == [NOBODY, NOBODY]
     assert labels[:15].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert DBSCAN(radius=0.5, neighbours=6)(rows, source()).eq(NOBODY).all()  # nobody has five others near
 
 
 @pytest.mark.parametrize("kind", METHODS.values())

@@ -20,9 +20,9 @@ from personae.experiment.config import parse_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
-from personae.parts.clustering import CFinch, Finch, agreement
+from personae.parts.clustering import NOBODY, CFinch, Finch, KMeans, agreement, large_enough
 from personae.parts.local_sgd import LocalSGD
-from personae.report.table import comparison
+from personae.report.table import comparison, heading
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
 from toys import NAMES, Crowd, Rehearsal, Relay, quickly, random_faces, stage_of
@@ -166,6 +166,46 @@ def test_the_federated_stage_goes_on_with_the_labels_of_the_cluster_stage(tmp_pa
         assert torch.equal(kept(run, name, "unsupervised", Private).labels, labels)
         assert len(kept(run, name, "unsupervised", Private).rows) == len(labels)
     assert len(kept(run, "ann", "unsupervised", Private).rows) == 2
+
+
+@pytest.mark.parametrize("kind", [Cluster, Unsupervised])
+def test_clusters_of_fewer_images_than_told_are_dropped(tmp_path: Path, kind):
+    """By the stage that clusters, and by one that trains and has to find clusters itself."""
+    private = {Cluster: Pseudo, Unsupervised: Private}[kind]
+
+    def labels(least: int) -> list[torch.Tensor]:
+        algorithm = quickly(kind(clustering=KMeans(clusters=4), min_images=least))
+        run = Rehearsal(tmp_path / str(least), (stage_of(algorithm, rounds=1),), source="ann").run()
+        return [kept(run, name, kind.name, private).labels for name in NAMES[1:]]
+
+    every, large = labels(1), labels(4)
+    assert any((found == NOBODY).any() for found in large)
+    assert not any((found == NOBODY).any() for found in every)
+    assert all(torch.equal(few, large_enough(all_, 4)) for few, all_ in zip(large, every, strict=True))
+
+
+def test_clustering_anew_sets_the_labels_of_the_cluster_stage_aside_and_the_source_keeps_its_rows(tmp_path: Path):
+    cluster = stage_of(Cluster(clustering=CFinch(distance=1e-6), min_images=1), rounds=1)
+    moved: list[float] = []  # how far the rows of the source go in the second round
+
+    class Noting(Unsupervised):
+        def local(self, down, private, client):
+            up, after = super().local(down, private, client)
+            if private and client.info.source:
+                moved.append(float((after.rows - private.rows).abs().max()))
+            return up, after
+
+    still = LocalSGD(lr=1e-9, batch_size=4, iterations=1)
+    anew = Noting(recluster_every=1, clustering=KMeans(clusters=2), rows="random", training=still)
+    federate = stage_of(anew, name="federate", rounds=2)
+    run = Rehearsal(tmp_path, (cluster, federate), source="ann").run()
+    for name in NAMES[1:]:
+        before, after = (kept(run, name, *each) for each in (("cluster", Pseudo), ("federate", Private)))
+        assert len(before.labels.unique()) == len(before.labels)  # each alone
+        assert after.labels.max() == 1
+        assert len(after.rows) == 2
+    assert len(moved) == 1
+    assert moved[0] < 1e-6
 
 
 @pytest.mark.parametrize(("every", "rounds", "clusterings"), [(0, 5, 1), (2, 5, 3), (1, 3, 3), (9, 5, 1)])
@@ -317,6 +357,7 @@ def test_a_run_from_end_to_end_shows_both_domains_and_the_pseudo_labels(tmp_path
         for metric in ("accuracy", "tar@1e-01", "tar@1e-02", "tar@1e-03", "rank1"):
             assert 0 <= rows["adapt"][f"heldout/{domain}/{metric}"] <= 1
     assert 0 < rows["cluster"]["pseudo-labels/f_score"] <= 1
+    assert heading("pseudo-labels/nmi") == ("pseudo-labels", "NMI")
     assert "pseudo-labels/f_score" not in rows["adapt"]
     assert rows["cluster"]["heldout/door/accuracy"] == rows["pretrain"]["heldout/door/accuracy"]  # no step was taken
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]

@@ -98,6 +98,15 @@ def test_it_is_a_few_steps_of_sgd_from_the_rows_kept_or_from_class_means(tmp_pat
     assert not torch.allclose(found, embed(again.embedder(again.backbone), again.test), atol=1e-3)
 
 
+def test_the_rows_of_a_new_client_begin_as_told(tmp_path: Path):
+    run, found = Rehearsal(tmp_path, recipe()), []
+    for rows in ("mean", "random"):
+        client = client_of(run, "ann", None)
+        down = Broadcast(model=client.backbone.state())
+        found.append(embed(Tune(training=SGD, rows=rows).personal(down, None, client), client.test))
+    assert not torch.allclose(*found, atol=1e-3)
+
+
 def test_distilling_it_stays_nearer_to_the_global_model(tmp_path: Path):
     """Beside the margin loss, KL(softmax of the global model's logits || softmax of its own), over class means."""
     run = Rehearsal(tmp_path, recipe())

@@ -53,8 +53,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 def heading(metric: str) -> tuple[str, str]:
     """Where a metric is measured, and its name: ("heldout", "TAR @ FAR 1e-03"), ("clients", "rank-1, personal")."""
     where, _, name = metric.removeprefix(CLIENTS).rpartition("/")
-    readable = {"accuracy": "10-fold accuracy", "rank1": "rank-1", "f_score": "F-score"}.get(name, name)
-    readable = readable.replace("tar@", "TAR @ FAR ").replace("tpir@", "TPIR @ FPIR ")
+    readable = NAMES.get(name, name).replace("tar@", "TAR @ FAR ").replace("tpir@", "TPIR @ FPIR ")
     return ("clients", f"{readable}, {where}") if metric.startswith(CLIENTS) else (where, readable)
 
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from personae.errors import DataError
 from personae.evaluation.fairness import Served
+from personae.report.table import heading
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
@@ -67,7 +68,8 @@ def client_by_client(before: str, before_label: str, after: str, after_label: st
         axes.set_yticks(range(len(names)), marked, fontsize=8)
         axes.invert_yaxis()
         axes.margins(x=0.1)  # room for the numbers at the ends
-        axes.set_xlabel(f"{metric} after tuning, %, mean over {len(outcomes)} seeds")
+        seeds = "1 seed" if len(outcomes) == 1 else f"mean over {len(outcomes)} seeds"
+        axes.set_xlabel(f"{heading(metric)[1]} after tuning, %, {seeds}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         path = out / "clients.png"
