@@ -187,6 +187,8 @@ def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_
     answers = {answer.client.name: answer for answer in transport.exchange(requests)}
     assert 3 <= time.monotonic() - began < 15
     assert answers["eve"] == Failure(ClientInfo("eve", 2), "it did not answer within 3 seconds")
+    # Had Flower forgotten the message before, it would have said so instead.
+    assert all(message.metadata.ttl > 3 for message in grid.sent.values())
     assert {name for name, answer in answers.items() if isinstance(answer, Answer)} == {"ann", "bob", "zoe"}
     # Nobody asks for it any more.
     time.sleep(0.1)

@@ -18,6 +18,7 @@ from personae.runtime.transport import Answer, Failure, Request
 
 FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
 FETCHERS = 8  # answers fetched at a time: they lie in memory together
+GRACE = 5.0  # seconds for which Flower remembers a message that nobody waits for any more: late is not lost
 LONGEST_REASON = 500  # characters that a client may say about its failure
 
 __all__ = ["Grid", "GridTransport", "server_app"]
@@ -94,7 +95,8 @@ class GridTransport:
             if request.client.name not in nodes:
                 yield Failure(request.client, "it is not connected")
                 continue
-            message = message_to(nodes[request.client.name], frames.of_request(request, self._coding), self._deadline)
+            content = frames.of_request(request, self._coding)
+            message = message_to(nodes[request.client.name], content, self._deadline + GRACE)
             accepted = [number for number in self._grid.push_messages([message]) if number]
             if not accepted:
                 yield Failure(request.client, "the SuperLink took no message for it")
