@@ -27,9 +27,8 @@ def batches_of(count: int, size: int, steps: int, generator: torch.Generator) ->
 def by_torch(sgd: LocalSGD, module: nn.Module, rows: torch.Tensor, faces: Faces, generator: torch.Generator) -> float:
     """The same training with torch.optim.SGD and clip_grad_norm_; gives the mean loss."""
     rows.requires_grad_(True)
-    optimiser = torch.optim.SGD(
-        [*module.parameters(), rows], lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
-    )
+    groups = [{"params": list(module.parameters())}, {"params": [rows]}]
+    optimiser = torch.optim.SGD(groups, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
     steps = sgd.steps(len(faces))
     losses = []
     module.train()
@@ -43,6 +42,7 @@ def by_torch(sgd: LocalSGD, module: nn.Module, rows: torch.Tensor, faces: Faces,
         if progress < sgd.warmup:
             rate = progress / sgd.warmup
         optimiser.param_groups[0]["lr"] = sgd.lr * rate
+        optimiser.param_groups[1]["lr"] = sgd.lr * rate * sgd.head_rate
         loss = F.cross_entropy(module(normalise(faces.images(positions))) @ rows.T, faces.labels[positions])
         optimiser.zero_grad()
         loss.backward()
@@ -61,6 +61,8 @@ def by_torch(sgd: LocalSGD, module: nn.Module, rows: torch.Tensor, faces: Faces,
         {"momentum": 0.9, "schedule": "cosine", "warmup": 0.3},
         {"momentum": 0.5, "schedule": "linear", "clip_norm": 0.5},
         {"momentum": 0.5, "warmup": 0.5, "clip_norm": 1e6},
+        {"momentum": 0.9, "schedule": "cosine", "head_rate": 0.1},
+        {"momentum": 0.9, "weight_decay": 0.01, "head_rate": 10.0},
         {"momentum": 0.0, "weight_decay": 0.1, "clip_norm": 1e-3, "epochs": 2.5, "iterations": None},
     ],
 )

@@ -65,6 +65,7 @@ class LocalSGD:
     """
 
     lr: float = 0.05
+    head_rate: float = 1.0  # of class embeddings and all else beside the backbone, as a multiple of lr
     momentum: float = 0.9
     weight_decay: float = 5e-4
     batch_size: int = 32
@@ -85,7 +86,7 @@ class LocalSGD:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.iterations is not None:
             raise ValueError("give a budget in epochs or in iterations, not both")
-        for name in ("lr", "batch_size", "epochs", "iterations", "clip_norm"):
+        for name in ("lr", "head_rate", "batch_size", "epochs", "iterations", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value}, it must be positive")
@@ -229,6 +230,7 @@ class _Step:
     ) -> None:
         self.options, self.backbone, self.loss = options, backbone, loss
         self.pairs = [(backbone.weights, backbone.gradient), *map(_with_gradient, others)]
+        self.factors = [1.0] + [options.head_rate] * len(others)
         sizes = [weights.numel() for weights, _ in self.pairs]
         self.velocity = torch.zeros(sum(sizes), device=backbone.device)
         self.momenta: list[Tensor] = [
@@ -282,12 +284,12 @@ class _Step:
         if self.tilt is not None and self.path is not None:
             self.path.add_(self.backbone.gradient)
             self.backbone.gradient.add_(self.tilt)
-        for (weights, gradient), momentum in zip(self.pairs, self.momenta, strict=True):
+        for (weights, gradient), momentum, factor in zip(self.pairs, self.momenta, self.factors, strict=True):
             momentum.mul_(options.momentum).add_(gradient)
             if isinstance(rate, Tensor):  # a captured step reads it anew at each replay
-                weights.addcmul_(momentum, rate, value=-1)
+                weights.addcmul_(momentum, rate, value=-factor)
             else:
-                weights.add_(momentum, alpha=-rate)
+                weights.add_(momentum, alpha=-factor * rate)
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.options.precision == "float32":

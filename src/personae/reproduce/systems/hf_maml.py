@@ -18,6 +18,8 @@ METHODS = {
     "fedavg-regularised": "FedAvg regularised",
     "fedavg-global": "FedAvg global layer",
     "fedavg-paper": "FedAvg, 17 x the images",
+    "fedavg-paper-regularised": "FedAvg regularised, 17 x the images",
+    "fedavg-paper-global": "FedAvg global layer, 17 x the images",
     "q-fedavg": "q-FedAvg",
 }
 
@@ -60,7 +62,7 @@ HF_MAML = System(
                 Above(tar("equal", "hf"), tar("equal", "fedavg"), by=-CLOSE),
                 Above(tar("equal", "hf"), tar("equal", "hf-global"), by=-CLOSE),
             ),
-            beside=(tar("equal", "fedavg-global"),),
+            beside=(tar("equal", "fedavg-global"), tar("equal", "fedavg-paper")),
         ),
         Claim(
             "HM-2",
@@ -77,7 +79,11 @@ HF_MAML = System(
                 Above(tar("attributes", "hf"), tar("attributes", "fedavg")),
                 Above(tar("attributes", "hf", new=True), tar("attributes", "fedavg", new=True)),
             ),
-            beside=(tar("attributes", "fedavg-paper"), tar("attributes", "fedavg-paper", new=True)),
+            beside=tuple(
+                tar("attributes", method, new=new)
+                for method in ("fedavg-paper", "fedavg-paper-regularised", "fedavg-paper-global")
+                for new in (False, True)
+            ),
         ),
         Claim(
             "HM-4",
