@@ -183,6 +183,22 @@ def test_without_faiss_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
             method(people(), source())
 
 
+def test_beyond_a_number_of_rows_faiss_takes_over_by_itself(monkeypatch: pytest.MonkeyPatch):
+    rows, searched = people(), []
+    monkeypatch.setattr(neighbours, "_approximate", lambda points: searched.append(len(points)) or exact(points, 64))
+    exact = neighbours._exact
+    assert len(rows) < neighbours.EXACT_UP_TO == 200_000
+    first_neighbours(rows)
+    assert not searched
+    monkeypatch.setattr(neighbours, "EXACT_UP_TO", len(rows) - 1)
+    first_neighbours(rows)
+    first_neighbours(rows[1:])
+    first_neighbours(rows, search="exact")
+    assert searched == [len(rows)]
+    CFinch()(rows, source())
+    assert searched == [len(rows)] * 2  # clusters are few, and are searched exactly
+
+
 def test_faiss_finds_nearly_all_neighbours_and_the_same_ones_again():
     pytest.importorskip("faiss")
     rows = people(200, 10, 32)

@@ -24,7 +24,7 @@ def finch(
     *,
     bound: float = math.inf,
     centroids: Centroids = "mean",
-    search: Search = "exact",
+    search: Search = "auto",
 ) -> list[Tensor]:
     """The labels of all levels [N], from the finest on; clusters are numbered in the order of their first image.
 

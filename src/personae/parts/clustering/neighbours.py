@@ -22,8 +22,9 @@ from personae.core.precision import plain_float32
 from personae.errors import ConfigError, DataError, Diverged
 
 Metric = Literal["euclidean", "cosine"]
-Search = Literal["exact", "faiss"]
+Search = Literal["auto", "exact", "faiss"]
 
+EXACT_UP_TO = 200_000  # rows, by default
 GRID = 2.0**24
 BLOCK = 1024
 MEASURED = 2**10  # pairs measured at once, in memory that the cache holds
@@ -38,18 +39,20 @@ class Neighbours:
 
 @torch.no_grad()
 def first_neighbours(
-    rows: Tensor, metric: Metric = "euclidean", *, search: Search = "exact", block: int = BLOCK
+    rows: Tensor, metric: Metric = "euclidean", *, search: Search = "auto", block: int = BLOCK
 ) -> Neighbours:
     """The nearest other row of each of `rows` [N, D], N at least 2.
 
     The cosine distance is 1 - cos. `search` exact compares all pairs, in the memory of one block; faiss looks into the
-    nearest cells of an inverted file only, which is for more rows than time allows to compare, and may miss some.
+    nearest cells of an inverted file only, which is for more rows than time allows to compare, and may miss some. auto
+    is exact up to 200,000 rows and faiss beyond.
     """
     if len(rows) < 2:
         raise DataError(f"{len(rows)} images have no neighbours; clustering takes at least 2")
+    exact = search == "exact" or (search == "auto" and len(rows) <= EXACT_UP_TO)
     points, scale = _on_grid(rows, metric)
     with plain_float32():
-        index, squared = _exact(points, block) if search == "exact" else _approximate(points)
+        index, squared = _exact(points, block) if exact else _approximate(points)
     return Neighbours(index, squared / 2 if metric == "cosine" else squared.sqrt() * scale)
 
 
@@ -232,7 +235,10 @@ def _approximate(points: Tensor) -> tuple[Tensor, Tensor]:
     try:
         import faiss
     except ImportError as error:
-        raise ConfigError('search = "faiss" needs faiss: pip install "personae[faiss]"') from error
+        raise ConfigError(
+            f"the first neighbours of {len(points):,} images are searched by faiss: "
+            'pip install "personae[faiss]", or take the time to compare them all with search = "exact"'
+        ) from error
     content = points.cpu().numpy()
     cells = max(1, int(4 * math.sqrt(len(content))))
     index = faiss.IndexIVFFlat(faiss.IndexFlatL2(content.shape[1]), content.shape[1], cells)
