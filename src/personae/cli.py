@@ -227,7 +227,9 @@ def cluster(
     metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
     level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
     centroids: Annotated[str | None, typer.Option(help="c-finch, finch: means of clusters, unit or mean.")] = None,
-    search: Annotated[str | None, typer.Option(help="c-finch, finch: exact, faiss or auto: faiss beyond 200,000 images.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="c-finch, finch: exact, faiss or auto: faiss beyond 200,000 images.")
+    ] = None,
     clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
     images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
     radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,

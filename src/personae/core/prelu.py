@@ -45,12 +45,19 @@ class _PReLU(torch.autograd.Function):
         slope = slopes.view(1, -1, 1, 1)
         if torch.is_grad_enabled():  # to be differentiated once more, so nothing may be done in place
             return torch.where(maps > 0, gradient, slope * gradient), (gradient * maps.clamp(max=0)).sum((0, 2, 3))
-        of_maps, of_slopes = torch.empty_like(maps), torch.zeros_like(slopes)
-        images = max(1, PIECE // (maps[0].numel() * maps.element_size()))
-        for found, arriving, entered in zip(
-            *(torch.split(each, images) for each in (of_maps, gradient, maps)), strict=True
+        entered, arrived = _pixels(maps), _pixels(gradient)
+        of_maps, of_slopes = torch.empty_like(entered), torch.zeros_like(slopes)
+        count = max(1, PIECE // (len(slopes) * maps.element_size()))
+        for found, arriving, here in zip(
+            *(torch.split(each, count) for each in (of_maps, arrived, entered)), strict=True
         ):
-            passed = torch.ops.aten.threshold_backward(arriving, entered, 0)  # the gradient where a map is positive
-            torch.lerp(passed, arriving, slope, out=found)  # and `slopes` times it elsewhere
-            of_slopes += passed.neg_().add_(arriving).mul_(entered).sum((0, 2, 3))
-        return of_maps, of_slopes
+            passed = torch.ops.aten.threshold_backward(arriving, here, 0)  # the gradient where a map is positive
+            torch.lerp(passed, arriving, slopes, out=found)  # and `slopes` times it elsewhere
+            of_slopes += torch.sub(arriving, passed, out=passed).mul_(here).sum(0)
+        images, channels, height, width = maps.shape
+        return of_maps.view(images, height, width, channels).permute(0, 3, 1, 2), of_slopes
+
+
+def _pixels(maps: Tensor) -> Tensor:
+    """[pixels of all images, channels]: with `channels_last`, the memory as it is."""
+    return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])

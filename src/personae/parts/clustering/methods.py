@@ -42,8 +42,8 @@ class CFinch(Clustering):
     mean as it is, as in FINCH. The mean of many images is short, and short ones are near to each other whoever is on
     them, so that under a bound on the Euclidean distance nearly everybody ends up in one cluster. `level`: which
     partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the coarsest,
-    -1, where the bound lets nothing more be linked. Beyond the last, it is the last. `search`: `exact` first neighbours,
-    approximate ones by `faiss`, or (`auto`) these for more than 200,000 images.
+    -1, where the bound lets nothing more be linked. Beyond the last, it is the last. `search`: first neighbours,
+    `exact`, approximate by `faiss`, or (`auto`) that for more than 200,000 images.
     """
 
     name: Literal["c-finch"] = "c-finch"
