@@ -355,6 +355,20 @@ def test_comparison(finished):
     assert "clients/personal/rank1" not in rows[2].metrics
 
 
+def test_where_nobody_has_a_model_of_its_own_the_global_one_is_shown_once(tmp_path):
+    folder = fake_run(tmp_path, clients=3, federated_rounds=5)
+
+    def without_personal_models(event):
+        for figures in event.get("clients", {}).values():
+            figures |= {name.replace("global", "personal"): figures[name] for name in list(figures) if "global" in name}
+        return event
+
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    write_lines(folder / "metrics.jsonl", map(without_personal_models, events))
+    names = {name for name in comparison(folder)[1].metrics if name.startswith("clients/")}
+    assert names == {f"clients/global/{name}" for name in ("rank1", "rank1_std", "tar@1e-02", "tar@1e-02_std")}
+
+
 @pytest.mark.parametrize("width", [64, 80, 250])
 def test_the_table_fits_the_console(finished, width):
     console = Console(width=width, record=True, file=io.StringIO())

@@ -1,7 +1,7 @@
 """The models of a run side by side: one row a stage, one column a metric."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from personae.evaluation.fairness import Spread
 from personae.report.records import Metrics, Run, read_run
 
 DEVIATION = "_std"
 CLIENTS = "clients/"
-NAMES = {"accuracy": "10-fold accuracy", "rank1": "rank-1", "f_score": "F-score", "nmi": "NMI"}
+NAMES = {"rank1": "rank-1", "f_score": "F-score", "nmi": "NMI"}
 
 
 class Row(NamedTuple):
@@ -37,11 +38,18 @@ def rows_of(run: Run) -> list[Row]:
         record = run.records[stage.name]
         metrics = {**record.final_metrics, **record.fractions}
         if record.clients:
-            for name, over_clients in record.clients[max(record.clients)].items():
+            for name, over_clients in _distinct(record.clients[max(record.clients)]).items():
                 metrics[f"{CLIENTS}{name}"] = over_clients.mean
                 metrics[f"{CLIENTS}{name}{DEVIATION}"] = over_clients.deviation
         rows.append(Row(stage.label, metrics))
     return rows
+
+
+def _distinct(figures: Mapping[str, Spread]) -> Mapping[str, Spread]:
+    """Without those of personal models where nobody has one, and the global model's stand for both."""
+    shared = {name: figure for name, figure in figures.items() if not name.startswith("personal/")}
+    twins = (figures.get(name.replace("personal/", "global/", 1)) == figure for name, figure in figures.items())
+    return shared if all(twins) else figures
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
