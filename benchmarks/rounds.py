@@ -95,6 +95,12 @@ class Process:
         self._signal(signal.SIGCONT)
         self.process.communicate(timeout=60)
 
+    def kill(self) -> None:
+        """All that is left of it: where another contender failed, this one is stopped and would stay in memory."""
+        for place in self._processes():
+            with suppress(OSError):
+                os.kill(int(place.name), signal.SIGKILL)
+
     def _expect(self, word: str) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -154,13 +160,17 @@ def compare(folder: Path, network: str, options: argparse.Namespace) -> dict[str
         place.mkdir(parents=True, exist_ok=True)
         arguments = [contender, network, str(options.clients), str(options.images), str(place)]
         processes.append(Process(name, [sys.executable, script, *arguments]))
-    for process in processes:
-        process.start()
-    for repeat in range(options.repeats + 1):
+    try:
         for process in processes:
-            process.round(count=repeat > 0)
-    for process in processes:
-        process.end()
+            process.start()
+        for repeat in range(options.repeats + 1):
+            for process in processes:
+                process.round(count=repeat > 0)
+        for process in processes:
+            process.end()
+    finally:
+        for process in processes:
+            process.kill()
     return show(network, processes, options.clients * options.images)
 
 
