@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import stat
+import sys
 import threading
 import time
 import urllib.error
@@ -28,7 +29,7 @@ from personae.deployment.gate import CALLS, Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
 from personae.deployment.plan import Conditions, Plan
-from personae.deployment.processes import QUIET, environment, free_port, start, stop
+from personae.deployment.processes import QUIET, end_leftovers, environment, free_port, start, stop
 from personae.deployment.serve import prepare
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
@@ -374,3 +375,27 @@ def test_children_report_to_nobody_and_end_with_their_group(tmp_path: Path, monk
         assert time.monotonic() < end
         time.sleep(0.05)
     assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what others were started with")
+def test_what_left_its_group_is_ended_too_and_nobody_elses(tmp_path: Path) -> None:
+    sleepers = {}
+    for name in ("home", "home-2"):
+        home = tmp_path / name
+        home.mkdir()
+        with (home / "log").open("wb") as log:
+            child = start(["setsid", "--fork", "bash", "-c", "echo $$; exec sleep 600"], home, log)
+        child.wait()
+        while not (home / "log").read_text().endswith("\n"):
+            time.sleep(0.01)
+        sleepers[name] = int((home / "log").read_text())
+    try:
+        assert all(map(running, sleepers.values()))
+        end_leftovers(tmp_path / "home")
+        end = time.monotonic() + 30
+        while running(sleepers["home"]):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert running(sleepers["home-2"])
+    finally:
+        end_leftovers(tmp_path / "home-2")

@@ -69,6 +69,18 @@ def stop(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def end_leftovers(home: Path) -> None:
+    """End whatever was started with this home and has outlived it, where the system says so (Linux does).
+
+    Flower's programs start others in sessions of their own, which try for minutes to reach a parent that was killed.
+    """
+    mark = f"FLWR_HOME={home.absolute()}".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked, or is somebody else's
+            if mark in (place / "environ").read_bytes().split(b"\0"):
+                os.kill(int(place.name), signal.SIGKILL)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -20,7 +20,7 @@ from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed
 from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Conditions, Plan, outcome
-from personae.deployment.processes import environment, free_port, program, start, stop
+from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory
@@ -95,6 +95,7 @@ def _until_done(out: Path, certs: Path, keys: Mapping[str, Path], gate: Gate, fo
             ended = follower.follow(link)
         if ended is not None:
             return ended
+        end_leftovers(out / "flower")
         failed = failed + 1 if follower.rounds == rounds else 0
         follower.notify("the server's part of the run ended before its time; it goes on from the last completed round")
     raise Interrupted(f"the server's part of the run ended {ATTEMPTS} times without a round; see {out / 'flower.log'}")
@@ -171,7 +172,7 @@ def _wait_until_healthy(child: subprocess.Popen[bytes], port: int, authority: Pa
 
 
 def _wait_until_free(out: Path) -> None:
-    """A process of an earlier Flower run ends by itself when its SuperLink is gone."""
+    """A process of an earlier server's Flower run ends by itself when its SuperLink is gone."""
     end = time.monotonic() + STARTING
     while _is_held(out):
         if time.monotonic() > end:
