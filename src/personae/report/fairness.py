@@ -77,10 +77,11 @@ def print_fairness(console: Console, run: Path) -> None:
 
 def _table(metric: str, lines: Sequence[Line]) -> Table:
     place = HEAD.index("metric")
-    found = Table(title=Text(f"fairness: {metric} of each client (%)"), box=box.SIMPLE_HEAD)
+    found = Table(title=Text(f"fairness: {metric} of each client (%)"), box=box.SIMPLE_HEAD, collapse_padding=True)
     for at, title in enumerate(HEAD):
         if at != place:
-            found.add_column(Text(title), justify="right" if at > place else "left", overflow="fold")
+            narrow = title.replace(" ", "\n")  # the width is for the names of models
+            found.add_column(Text(narrow), justify="right" if at > place else "left", overflow="fold")
     for line in lines:
         found.add_row(*(Text(cell) for at, cell in enumerate(line.cells) if at != place))
     return found
