@@ -31,9 +31,17 @@ def cosine_slope(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("regulariser", "reduction", "lr"), [("softmax", "sum", None), ("softmax", "mean", 0.5), ("cosine", "mean", None)]
+    ("regulariser", "reduction", "lr", "steps"),
+    [
+        ("softmax", "sum", None, 1),
+        ("softmax", "mean", 0.5, 1),
+        ("cosine", "mean", None, 1),
+        ("softmax", "sum", None, 3),
+    ],
 )
-def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, regulariser: str, reduction: str, lr: float | None):
+def test_two_clients_and_two_rounds_by_hand(
+    tmp_path: Path, regulariser: str, reduction: str, lr: float | None, steps: int
+):
     algorithm = FedGC(
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(2),
@@ -41,6 +49,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, regulariser: str, re
         reduction=reduction,
         strength=0.7,
         lr=lr,
+        steps=steps,
     )
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Pair(), network=LinearPlan(), benchmarks=())
     start = run.federation.backbone()
@@ -55,7 +64,9 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, regulariser: str, re
         theta_bob, bob, _ = client(Pair().of("bob").train, theta, bob, 2)
         theta = 4 / 13 * theta_ann + 9 / 13 * theta_bob
         sent = np.concatenate([ann, bob])
-        rows = sent - 0.7 * (lr or LR) * slope_of(sent) / terms
+        rows = sent
+        for _ in range(steps):
+            rows = rows - 0.7 * (lr or LR) * slope_of(rows) / terms
         ann, bob = rows[:2], rows[2:]
 
     # float32 against float64 over four steps.

@@ -176,7 +176,9 @@ def test_the_warning_goes_by_what_is_configured():
     assert "class embeddings" in (warning(FedFace()) or "")
 
 
-@pytest.mark.parametrize("options", [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"fixed": True}])
+@pytest.mark.parametrize(
+    "options", [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"steps": 0}, {"fixed": True}]
+)
 def test_impossible_options_are_refused(options: dict[str, Any]):
     with pytest.raises(ValueError, match=r"must|cannot"):
         FedGC(**options)

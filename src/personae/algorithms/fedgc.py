@@ -57,12 +57,12 @@ class FedGC(Algorithm[State, Down, Private, Up]):
 
     `regulariser`: Reg, the softmax regulariser (Eq. 5) in the form of `margin`; cosine is the paper's FedCos, none its
     FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training` in the round, as in Algorithm 1.
-    `reduction`: whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products
-    of the rows, by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed
-    (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn in each round, and Reg
-    is their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples, n_k
-    as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings are held to those of the
-    model received (`parts/drift.py`); 0 for none.
+    `steps`: how often the server steps in a round; Algorithm 1 takes one step. `reduction`: whether Reg is a sum, as in
+    Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products of the rows, by default as `margin` does.
+    `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with `regulariser` none and `rows` random).
+    `anchors`: if given, so many classes are drawn for each step, and Reg is their part of the sum, scaled up; for more
+    classes than the exact sum has time for. `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins.
+    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
@@ -79,6 +79,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"
     strength: float = 20.0
     lr: float | None = None
+    steps: int = 1
     reduction: Reduction = "sum"
     normalise: bool | None = None
     anchors: int | None = None
@@ -92,6 +93,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         require_regularisation(self.regularisation)
         if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
             raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}, it must be at least 1")
         if self.anchors is not None and self.anchors < 1:
             raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
         if self.link is not None and (not self.link or self.regulariser == "none"):
@@ -149,10 +152,12 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         model = ModelState(state.model.layout, weighted_mean(models()))
         eta = self.lr or self.training.rate_of(server.round, server.rounds)
 
-        def step(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
-            return self.step(rows, owners, moving, eta, drawn(self.anchors, rows, server.generator))
+        def correct(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:
+            for _ in range(self.steps):
+                rows = self.step(rows, owners, moving, eta, drawn(self.anchors, rows, server.generator))
+            return rows
 
-        rows = corrected(state.rows, heard, step, server.backbone.device, aliases if self.link else None)
+        rows = corrected(state.rows, heard, correct, server.backbone.device, aliases if self.link else None)
         return State(model=model, rows=rows, aliases=aliases)
 
     def step(self, rows: Tensor, owners: Tensor, moving: Tensor, eta: float, anchors: Tensor | None = None) -> Tensor:
