@@ -158,7 +158,9 @@ def test_clients_work_with_one_thread_and_the_server_with_its_own_number(rehears
     assert torch.get_num_threads() == 1
 
 
-def test_requests_are_taken_one_by_one_as_workers_get_free(rehearsal: Rehearsal):
+@pytest.mark.parametrize(("workers", "first"), [(1, ["ann"]), (2, ["ann", "bob", "eve"])])
+def test_requests_are_taken_one_by_one_as_workers_get_free(rehearsal: Rehearsal, workers: int, first: list[str]):
+    """A worker that has answered gets its next client before anybody looks at the answer."""
     taken = []
 
     def lazily() -> Iterator[Request]:
@@ -166,10 +168,12 @@ def test_requests_are_taken_one_by_one_as_workers_get_free(rehearsal: Rehearsal)
             taken.append(request.client.name)
             yield request
 
-    answers = SameProcess(rehearsal.federation).exchange(lazily())
+    transport = local_transport(rehearsal.federation, workers)
+    answers = transport.exchange(lazily())
     assert taken == []
     next(answers)
-    assert taken == ["ann"]
+    assert taken == first
+    transport.close()
 
 
 def test_a_broadcast_of_another_kind_is_a_failure(rehearsal: Rehearsal):

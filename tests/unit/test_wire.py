@@ -41,17 +41,31 @@ def update(backbone: Backbone) -> Update:
     )
 
 
-def through_bytes(record, layout):
-    return wire.decode(type(record), wire.from_bytes(wire.to_bytes(wire.encode(record))), layout)
+def through_bytes(record, layout, *, whole=False):
+    content = wire.to_bytes(wire.encode(record, whole=whole))
+    return wire.decode(type(record), wire.from_bytes(content), layout, whole=whole)
 
 
-def test_a_message_comes_back_to_the_bit(update: Update, layout: Layout):
-    again = through_bytes(update, layout)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_message_comes_back_to_the_bit(update: Update, layout: Layout, whole: bool):
+    again = through_bytes(update, layout, whole=whole)
     assert torch.equal(again.model.flat, update.model.flat)
     assert again.model.layout == layout
     assert again.samples == update.samples
     assert again.figures == update.figures
     assert torch.equal(again.rows.rows, update.rows.rows)
+
+
+def test_one_vector_is_for_those_who_expect_it_and_has_to_fit(update: Update, layout: Layout):
+    packet = wire.encode(update, whole=True)
+    assert torch.equal(packet.arrays["model"], update.model.flat)
+    with pytest.raises(WireError, match=r"model: .* entries are missing"):
+        wire.decode(Update, packet, layout)
+    with pytest.raises(WireError, match=r"model: .* entries are missing"):
+        wire.decode(Update, Packet({"rows/rows": packet.arrays["rows/rows"]}, packet.scalars), layout, whole=True)
+    for wrong in (update.model.flat[1:], update.model.flat.double(), update.model.flat[None]):
+        with pytest.raises(WireError, match="model: ModelState holds"):
+            wire.decode(Update, Packet({**packet.arrays, "model": wrong}, packet.scalars), layout, whole=True)
 
 
 def test_the_same_message_gives_the_same_bytes(update: Update):

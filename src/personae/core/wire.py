@@ -13,7 +13,7 @@ from torch import Tensor
 
 from personae.core.layout import Layout
 from personae.core.message import Message, Record, alternatives
-from personae.core.payload import Arrays, Payload, Scalar
+from personae.core.payload import Arrays, NetworkVector, Payload, Scalar
 
 RecordT = TypeVar("RecordT", bound=Record)
 _NUMBERS = "numbers"  # the metadata key that holds everything that is no array
@@ -31,17 +31,18 @@ class WireError(ValueError):
     """Something arrived that is not what was declared."""
 
 
-def encode(record: Record) -> Packet:
+def encode(record: Record, *, whole: bool = False) -> Packet:
+    """`whole`: the entries of a network as the one vector that they are in memory, for those who have its layout."""
     packet = Packet({}, {})
     for name in record.hints():
-        _put(packet, name, getattr(record, name))
+        _put(packet, name, getattr(record, name), whole)
     return packet
 
 
-def decode(kind: type[RecordT], packet: Packet, layout: Layout) -> RecordT:
+def decode(kind: type[RecordT], packet: Packet, layout: Layout, *, whole: bool = False) -> RecordT:
     """The record again; refuses what is missing, surplus, or of another type, name or shape than declared."""
     rest = Packet(dict(packet.arrays), dict(packet.scalars))
-    values = {name: _take(rest, name, annotation, layout) for name, annotation in kind.hints().items()}
+    values = {name: _take(rest, name, annotation, layout, whole) for name, annotation in kind.hints().items()}
     surplus = [*rest.arrays, *rest.scalars]
     if surplus:
         raise WireError(f"{kind.__qualname__}: {len(surplus)} undeclared entries, {surplus[0]} first")
@@ -79,8 +80,10 @@ def payload_bytes(message: Message) -> dict[str, int]:
     return total
 
 
-def _put(packet: Packet, name: str, value: Any) -> None:
-    if isinstance(value, Payload):
+def _put(packet: Packet, name: str, value: Any, whole: bool) -> None:
+    if whole and isinstance(value, NetworkVector):
+        packet.arrays[name] = value.flat
+    elif isinstance(value, Payload):
         arrays, scalars = value.pack()
         packet.arrays.update({f"{name}/{key}": array for key, array in arrays.items()})
         packet.scalars.update({f"{name}/{key}": scalar for key, scalar in scalars.items()})
@@ -89,20 +92,21 @@ def _put(packet: Packet, name: str, value: Any) -> None:
     elif isinstance(value, Mapping):  # keys are any strings, so they are listed and not made part of a path
         packet.scalars[name] = list(value)
         for index, item in enumerate(value.values()):
-            _put(packet, f"{name}/{index}", item)
+            _put(packet, f"{name}/{index}", item, whole)
     else:
         packet.scalars[name] = value
 
 
-def _take(rest: Packet, name: str, annotation: Any, layout: Layout) -> Any:
+def _take(rest: Packet, name: str, annotation: Any, layout: Layout, whole: bool) -> Any:
     kinds = alternatives(annotation)
     if types.NoneType in kinds and name in rest.scalars and rest.scalars[name] is None:
         return rest.scalars.pop(name)
     kind = next(kind for kind in kinds if kind is not types.NoneType)
     if isinstance(kind, type) and issubclass(kind, Payload):
-        arrays, scalars = _below(rest.arrays, name), _below(rest.scalars, name)
         try:
-            return kind.unpack(arrays, scalars, layout)
+            if whole and issubclass(kind, NetworkVector) and name in rest.arrays:
+                return kind(kind.part(layout), rest.arrays.pop(name))
+            return kind.unpack(_below(rest.arrays, name), _below(rest.scalars, name), layout)
         except (ValueError, OverflowError) as error:
             raise WireError(f"{name}: {error}") from error
     if get_origin(kind) in (dict, Mapping):
@@ -110,7 +114,7 @@ def _take(rest: Packet, name: str, annotation: Any, layout: Layout) -> Any:
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
             raise WireError(f"{name} has no list of distinct names")
         item = get_args(kind)[1]
-        return {key: _take(rest, f"{name}/{index}", item, layout) for index, key in enumerate(keys)}
+        return {key: _take(rest, f"{name}/{index}", item, layout, whole) for index, key in enumerate(keys)}
     found: Tensor | Scalar = rest.arrays.pop(name, None) if kind is Tensor else rest.scalars.pop(name, None)
     if type(found) is not kind:
         raise WireError(f"{name} is {type(found).__name__}, expected {kind.__name__}")

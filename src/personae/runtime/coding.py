@@ -18,10 +18,13 @@ class Coding:
     Rounding a value moves it by at most `error` of itself. With `delta` an answer's array is sent as its difference
     from the array of the same name in the request, where there is one: then the error is a share of the difference,
     and what the server sends stays exact. All else (tokens, counts, figures) is exact always.
+
+    `whole`: a network's entries are one array, in the order of its layout, which both sides have to share.
     """
 
     dtype: torch.dtype = torch.float32
     delta: bool = False
+    whole: bool = False
 
     @property
     def error(self) -> float:
@@ -74,6 +77,7 @@ class Coding:
 
 
 EXACT = Coding()
+ONE_MACHINE = Coding(whole=True)  # dozens of arrays a message are a burden where it costs nothing to send one
 CODINGS = {
     "exact": EXACT,
     "fp16": Coding(torch.float16),

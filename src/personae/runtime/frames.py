@@ -23,7 +23,7 @@ def of_request(request: Request, coding: Coding = EXACT) -> bytes:
         "index": request.client.index,
         "source": request.client.source,
     }
-    return _frame(header, coding.request(wire.encode(request.down)))
+    return _frame(header, coding.request(wire.encode(request.down, whole=coding.whole)))
 
 
 def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
@@ -34,14 +34,15 @@ def to_request(content: bytes, federation: Federation, layout: Layout, coding: C
         header["stage"],
         header["round"],
         ClientInfo(header["client"], header["index"], header["source"]),
-        wire.decode(kind, coding.restored(packet), layout),
+        wire.decode(kind, coding.restored(packet), layout, whole=coding.whole),
     )
 
 
 def of_answer(answer: Answer | Failure, request: Request, coding: Coding = EXACT) -> bytes:
     if isinstance(answer, Answer):
         try:
-            return _frame({}, coding.answer(wire.encode(answer.message), wire.encode(request.down)))
+            packet = wire.encode(answer.message, whole=coding.whole)
+            return _frame({}, coding.answer(packet, _base(request, coding)))
         except Exception as error:  # a message that cannot be written is its client's failure alone
             answer = Failure(answer.client, f"{type(error).__name__}: {error}")
     return _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
@@ -65,9 +66,15 @@ def to_answer(
     if request.task == "train":
         kind = federation.stage(request.stage).algorithm.types.up
     try:
-        return Answer(request.client, wire.decode(kind, coding.restored(packet, wire.encode(request.down)), layout))
+        restored = coding.restored(packet, _base(request, coding))
+        return Answer(request.client, wire.decode(kind, restored, layout, whole=coding.whole))
     except wire.WireError as error:
         return Failure(request.client, f"its answer is not what was declared: {error}")
+
+
+def _base(request: Request, coding: Coding) -> Packet:
+    """What an answer is coded as a difference from, where it is."""
+    return wire.encode(request.down, whole=coding.whole) if coding.delta else Packet({}, {})
 
 
 def _frame(header: dict[str, Any], packet: Packet) -> bytes:

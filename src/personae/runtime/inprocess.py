@@ -19,6 +19,7 @@ from personae.errors import Interrupted
 from personae.files import settle
 from personae.progress import unheard
 from personae.runtime import frames
+from personae.runtime.coding import ONE_MACHINE
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.store import PrivateStore
@@ -170,13 +171,15 @@ class WorkerProcesses:
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         idle, busy = list(self._workers), dict[Connection, Request]()
         pending, again, unlucky = self._kept.noting(requests), list[Request](), set[ClientInfo]()
-        while True:
+
+        def employ() -> None:
             while idle and (request := again.pop() if again else next(pending, None)) is not None:
                 busy[idle[-1]] = request
                 with suppress(BrokenPipeError, ConnectionResetError):  # a worker that is gone cannot answer: see below
-                    idle.pop().send_bytes(frames.of_request(request))
-            if not busy:
-                return
+                    idle.pop().send_bytes(frames.of_request(request, ONE_MACHINE))
+
+        employ()
+        while busy:
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
                 request = busy.pop(connection)
@@ -193,7 +196,9 @@ class WorkerProcesses:
                         self._notify(f"{why}; {request.client.name} is asked again, workers left: {left}")
                 else:
                     idle.append(connection)
-                    yield frames.to_answer(content, request, self._federation, self._layout)
+                    employ()  # before anybody looks at the answer: no worker waits for the server
+                    yield frames.to_answer(content, request, self._federation, self._layout, ONE_MACHINE)
+            employ()
 
     def settle(self) -> None:
         self._kept.settle()
@@ -225,11 +230,11 @@ def _work(connection: Connection, federation: Federation) -> None:
     host = ClientHost(federation, durable=False)
     while True:
         try:
-            request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout)
+            request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, ONE_MACHINE)
         except (EOFError, ConnectionResetError):
             return
         try:
-            content = frames.of_answer(host.handle(request), request)
+            content = frames.of_answer(host.handle(request), request, ONE_MACHINE)
         except Interrupted as error:
             content = frames.of_interruption(error)
         try:
