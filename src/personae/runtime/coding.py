@@ -1,4 +1,4 @@
-"""How arrays travel over a network: as they are, or in half the bytes with an error that is stated."""
+"""How arrays travel: as they are, or over a network in half the bytes with an error that is stated."""
 
 from dataclasses import dataclass
 
