@@ -79,16 +79,16 @@ def test_the_console_shows_one_metric_with_new_clients(folder: Path, capsys: pyt
 
 def test_a_narrow_console_breaks_neither_words_nor_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = fake_run(tmp_path)
-    figures = {"a": (0.1, 0.1), "b": (0.2, 0.4), "c": (0.3, 0.5)}
+    figures = {"a": (0.1, 0.2), "b": (0.2, 0.4), "c": (0.3, 0.6)}
     clients = {name: {"global/rank1": before, "personal/rank1": after} for name, (before, after) in figures.items()}
     write_clients(run, clients, None)
     summary = run / "summary.json"
     summary.write_text(summary.read_text().replace('"federated"', '"federated with a budget, regularised"'))
     print_fairness(Console(width=80), run)
     text = capsys.readouterr().out
-    assert "20.00 → 33.33" in text
-    assert "8.16 → 17.00" in text
-    assert "regularised" in text
+    words = text.split()
+    assert {"federated", "regularised", "+20.00", "20.00", "40.00", "8.16", "16.33", "10.00"} <= set(words)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_run_without_clients_has_no_such_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from rich import box
@@ -16,6 +17,7 @@ from personae.report.records import Run, read_run
 from personae.report.table import heading
 
 HEAD = ("model", "clients", "metric", "mean", "deviation", "worst", "worst tenth", "mean gain")
+NAME = 18  # letters of a model's name in a line on screen, where 80 columns have to do
 
 
 class Line(NamedTuple):
@@ -81,9 +83,10 @@ def _table(metric: str, lines: Sequence[Line]) -> Table:
     for at, title in enumerate(HEAD):
         if at != place:
             narrow = title.replace(" ", "\n")  # the width is for the names of models
-            found.add_column(Text(narrow), justify="right" if at > place else "left", overflow="fold")
+            found.add_column(Text(narrow), justify="right" if at > place else "left", no_wrap=at == 0)
     for line in lines:
-        found.add_row(*(Text(cell) for at, cell in enumerate(line.cells) if at != place))
+        label, *figures = (cell for at, cell in enumerate(line.cells) if at != place)
+        found.add_row(Text(fill(label, NAME)), *map(Text, figures))
     return found
 
 
