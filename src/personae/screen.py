@@ -315,13 +315,20 @@ def forecast(found: Forecast, as_json: bool) -> None:
     _line(f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} of pixels")
     _line(f"{found.parameters:,} parameters, {_size(found.model_bytes)} a model")
     _line(f"{_size(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
-    table = Table("stage", "algorithm", "rounds", "clients", "images", "down", "up", "leaves a client")
-    table.title = "a round"
+    table = Table(title="a round", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("stage", "algorithm"):
+        table.add_column(name, overflow="fold")
+    for name in ("rounds", "clients", "images", "down", "up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    leaving: dict[str, list[str]] = {}
     for stage in found.stages:
         counts = map(str, (stage.rounds, stage.clients_per_round, stage.images_per_round))
         traffic = map(_size, (stage.bytes_down, stage.bytes_up))
-        table.add_row(stage.name, stage.algorithm, *counts, *traffic, ", ".join(stage.leaves) or "nothing")
+        table.add_row(stage.name, stage.algorithm, *counts, *traffic)
+        leaving.setdefault(", ".join(stage.leaves) or "nothing", []).append(stage.name)
     output.print(table)
+    for kinds, stages in leaving.items():
+        _line(f"leaves a client in {', '.join(stages)}: {kinds}")
 
 
 def _first(items: Sequence[str], unit: str, shown: int = SHOWN) -> str:

@@ -188,7 +188,8 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
         and line["payload"] in ("ModelState", "Count")
     )
     assert stage["bytes_up"] == crossed + 3 * 8
-    assert "clients" in personae("run", experiment, "--dry-run", "--workers", "1").out
+    kinds = ", ".join(stage["leaves"])
+    assert f"leaves a client in federate: {kinds}\n" in personae("run", experiment, "--dry-run", "--workers", "1").out
 
 
 def test_every_kind_of_failure_has_its_exit_code(personae: Personae, experiment: Path, tmp_path: Path) -> None:

@@ -308,6 +308,18 @@ def test_a_forecast_counts_the_clients_of_a_stage(faces_cache: Path):
         forecast(Materials(parse_experiment(lost, "test"), cache=faces_cache), 1)
 
 
+def test_a_forecast_counts_the_images_that_the_server_itself_trains_on(faces_cache: Path):
+    data = {**EXPERIMENT["data"], "public": {"first": 40, "identities": 3, "images": 4}}
+    stages = [
+        {"name": "start", "algorithm": {"name": "pretrain"}},
+        {"name": "tune", "algorithm": {"name": "tune"}},
+    ]
+    materials = Materials(parse_experiment({**EXPERIMENT, "data": data, "stages": stages}, "test"), cache=faces_cache)
+    start, tune = forecast(materials, 1).stages
+    assert (start.images_per_round, tune.images_per_round) == (12, 0)
+    assert start.leaves == tune.leaves == []
+
+
 def test_a_method_of_clustering_is_read_by_its_name():
     recipe = parse_experiment(EXPERIMENT, "test").recipe
     assert recipe[1].algorithm == Cluster(clustering=Finch(level=0))
