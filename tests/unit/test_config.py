@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from personae import ConfigError, FedPE, load_experiment
-from personae.experiment.config import parse_experiment
+from personae.experiment.config import load_variants, parse_experiment
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -175,8 +175,9 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes,
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.toml")), ids=lambda path: str(path.relative_to(RECIPES)))
-def test_every_recipe_can_be_read(path: Path) -> None:
+def test_every_recipe_can_be_read_and_every_variant_of_it(path: Path) -> None:
     assert load_experiment(path).recipe
+    assert all(variant.recipe for variant in load_variants(path).values())
 
 
 def test_the_correction_of_fedgc_and_its_baselines_are_told_apart_in_a_recipe() -> None:
