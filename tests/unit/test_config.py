@@ -70,6 +70,22 @@ def test_overrides_reach_their_value(tmp_path: Path, override: str, read: Callab
     assert read(load_experiment(path, [override]))
 
 
+def test_files_in_the_place_of_synthetic_faces_take_none_of_their_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "experiments" / "x.toml"
+    path.parent.mkdir()
+    path.write_text(TEXT.replace("identities = 10", "first = 5\nidentities = 10\nimages = 4"))
+    monkeypatch.chdir(tmp_path)
+    private = load_experiment(path, ["data.private.min_images=3", "data.private.source=faces"]).data.private
+    assert private.source == str(tmp_path / "faces")
+    assert (private.first, private.identities, private.min_images) == (0, None, 3)
+    path.write_text(TEXT.replace("identities = 10", 'source = "mine"\nidentities = 10'))
+    assert load_experiment(path).data.private.source == str(path.parent / "mine")
+    other = load_experiment(path, ["data.private.source=faces"]).data.private
+    assert (other.source, other.identities) == (str(tmp_path / "faces"), 10)
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

@@ -303,6 +303,7 @@ def test_a_forecast_counts_the_clients_of_a_stage(faces_cache: Path):
     assert stages["pretrain"].images_per_round == train["studio"]
     assert stages["cluster"].images_per_round == stages["scratch"].images_per_round == targets
     assert stages["cluster"].leaves == ["Scalars"]
+    assert stages["scratch"].leaves == ["the faces themselves, to one place"]
     lost = {**EXPERIMENT, "partition": {"by": "equal", "clients": 2}}
     with pytest.raises(ConfigError, match="stage pretrain: clients = 'source'"):
         forecast(Materials(parse_experiment(lost, "test"), cache=faces_cache), 1)

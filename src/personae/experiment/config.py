@@ -63,7 +63,7 @@ class Source(_Section):
             wrong = given & {"images", "domain", "seed"}
         if wrong:
             kind = "synthetic faces" if self.source == SYNTHETIC else "faces from files"
-            raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}")
+            raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}; leave it out")
         return self
 
 
@@ -143,17 +143,20 @@ class Experiment(_Section):
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:
-    """Read an experiment file. Its paths are relative to its folder; overrides look like `stages.federate.rounds=3`.
+    """Read an experiment file. Its paths are relative to its folder, those of overrides to the current one.
 
+    Overrides look like `stages.federate.rounds=3`. One that puts files in the place of synthetic faces,
+    `data.private.source=faces`, also does away with what the file says of those, such as how many there are.
     A file may say `extends = "other.toml"` and hold only what is different from there, and it may hold `[variants]` of
     its experiment (`experiment/variants.py`); without naming one it is as it stands.
     """
     raw = _read(path)
     raw = varied(raw, variant, str(path)) if variant is not None else raw
     raw.pop(VARIANTS, None)
-    for override in overrides:
+    raw = _absolute(raw, path.parent)
+    for override in sorted(overrides, key=lambda override: not _names_a_source(override.partition("=")[0])):
         _apply(raw, override)
-    return parse_experiment(_absolute(raw, path.parent), str(path))
+    return parse_experiment(_absolute(raw, Path.cwd()), str(path))
 
 
 def load_variants(path: Path) -> dict[str, Experiment]:
@@ -242,7 +245,14 @@ def _apply(raw: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {override}: {section} is a value and has nothing inside")
     if not isinstance(place, dict):
         raise ConfigError(f"--set {override}: name what to set inside {sections[-1]}")
+    if _names_a_source(path) and SYNTHETIC in (before := place.get(leaf, SYNTHETIC), value) and before != value:
+        place.clear()
     place[leaf] = value
+
+
+def _names_a_source(path: str) -> bool:
+    keys = path.strip().split(".")
+    return (keys[0], keys[-1]) == ("data", "source")
 
 
 def _absolute(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

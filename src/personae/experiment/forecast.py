@@ -10,6 +10,7 @@ from personae.experiment.materials import Materials
 from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
 
+ALL_FACES = "the faces themselves, to one place"
 COPIES = 4  # of the weights in a process that trains: the weights, their gradient, the momentum, the update
 
 
@@ -90,5 +91,5 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         images_per_round=images * asked // len(trainers) if asked else images,
         bytes_down=asked * message_bytes(algorithm.types.down, *sizes),
         bytes_up=asked * message_bytes(algorithm.types.up, *sizes),
-        leaves=sends(algorithm),
+        leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
     )
