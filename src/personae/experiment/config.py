@@ -256,7 +256,7 @@ def _names_a_source(path: str) -> bool:
 
 
 def _absolute(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """File names in an experiment are meant from where it is."""
+    """The experiment with its file names meant from this folder, those that are absolute already as they are."""
 
     def resolve(section: Any, key: str) -> None:
         if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != SYNTHETIC:
