@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from personae.deployment.certs import make_certificates
-from personae.deployment.faces import deal
 from personae.deployment.processes import free_port
 from personae.experiment import run
 from personae.experiment.config import load_experiment
+from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import SameProcess

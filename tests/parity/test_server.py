@@ -11,13 +11,13 @@ import pytest
 from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 
 from personae.deployment.desk import Desk
-from personae.deployment.faces import deal
 from personae.deployment.join import Member
 from personae.deployment.plan import NOTICES, Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import QuorumLost
 from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 

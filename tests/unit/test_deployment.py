@@ -24,7 +24,6 @@ from personae.deployment import gate as gates
 from personae.deployment import processes
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, make_certificates, needed, public_key
-from personae.deployment.faces import deal, own_faces
 from personae.deployment.gate import CALLS, Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
@@ -33,6 +32,7 @@ from personae.deployment.processes import QUIET, end_leftovers, environment, fre
 from personae.deployment.serve import prepare
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
+from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -107,6 +107,6 @@ def deal(
     as_json: AsJson = False,
 ) -> None:
     """Divide an experiment's private faces into a file for each client, to try a deployment with."""
-    from personae.deployment.faces import deal as deal_faces
+    from personae.experiment.faces import deal as deal_faces
 
     screen.paths(deal_faces(Materials(load_experiment(path, settings or []), progress=meter), out), as_json)

@@ -18,12 +18,12 @@ import torch
 
 from personae.deployment.certs import needed, public_key
 from personae.deployment.desk import Desk
-from personae.deployment.faces import own_faces
 from personae.deployment.gate import KEY, KNOWN
 from personae.deployment.job import Job
 from personae.deployment.processes import free_port, program, start, stop
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import SYNTHETIC, Experiment, Source
+from personae.experiment.faces import own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.run import judge
 from personae.privacy.disclosure import sends, warning
