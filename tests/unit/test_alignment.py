@@ -1,5 +1,6 @@
 """Photographs to aligned faces: by landmarks from a file and by the detector, once or in several goes."""
 
+import csv
 import importlib.util
 import json
 import zipfile
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from facefiles import insightface, picture, write_records
 from personae.cli import app
-from personae.data import aligned, detection, open_faces, synthetic_faces
+from personae.data import FaceSet, aligned, detection, open_faces, synthetic_faces
 from personae.data.align import TEMPLATE, similarity, template, warp
 from personae.data.aligned import align_faces, read_landmarks
 from personae.errors import ConfigError, DataError
@@ -183,17 +184,22 @@ def test_records_have_names_too(tmp_path: Path) -> None:
     assert open_faces(tmp_path / "out", height=112, width=112, cache=tmp_path / "cache").identities == ("0", "1")
 
 
-def test_by_detection(tmp_path: Path) -> None:
+def scenes(root: Path) -> FaceSet:
+    """Two photographs of each of six people, with room around the face."""
     if importlib.util.find_spec("mtcnn") is None:
         pytest.skip("the extra `align` is not installed")
-    people = synthetic_faces(identities=6, images=2, size=160, cache=tmp_path / "cache")
+    people = synthetic_faces(identities=6, images=2, size=160, cache=root / "cache")
     for row, pixels in enumerate(people.images(np.arange(12))):
-        name = people.identities[people.identity[row]]
-        file = tmp_path / "faces" / name / f"{row}.jpg"
+        file = root / "faces" / people.identities[people.identity[row]] / f"{row}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
         scene = np.full((240, 320, 3), 120, np.uint8)
         scene[40:200, 80:240] = pixels
         Image.fromarray(scene).save(file, quality=95)
+    return people
+
+
+def test_by_detection(tmp_path: Path) -> None:
+    people = scenes(tmp_path)
     blank = tmp_path / "faces" / people.identities[0] / "blank.jpg"
     Image.new("RGB", (200, 200), "grey").save(blank)
     told = CliRunner().invoke(app, ["data", "align", str(tmp_path / "faces"), str(tmp_path / "out"), "--json"])
@@ -210,6 +216,54 @@ def test_by_detection(tmp_path: Path) -> None:
     apart = [np.abs(face.landmarks - TEMPLATE).mean() for face in found if face is not None]
     assert len(apart) >= 8
     assert np.median(apart) < 4
+
+
+def test_faces_that_score_too_little_are_misses_with_their_score(tmp_path: Path) -> None:
+    scenes(tmp_path)
+
+    def align(to: str, *options: str) -> dict:
+        told = CliRunner().invoke(
+            app, ["data", "align", str(tmp_path / "faces"), str(tmp_path / to), "--json", *options]
+        )
+        assert told.exit_code == 0, told.output
+        return json.loads(told.stdout)
+
+    every = align("every", "--min-score", "0")
+    entries = [json.loads(line) for line in (tmp_path / "every" / "alignment.jsonl").read_text().splitlines()[1:]]
+    scores = {entry["path"]: entry["score"] for entry in entries if "score" in entry}
+    assert every["aligned"] == len(scores) >= 10
+    least = sorted(scores.values())[3] - 1e-4
+    low = {path for path, score in scores.items() if score < least}
+    assert 0 < len(low) <= 3
+    strict = align("strict", "--min-score", f"{least:.6f}")
+    missed = {path: why for path, why in strict["misses"] if path in scores}
+    assert missed
+    assert set(missed) <= low  # one that scores more with a margin around it is aligned
+    assert strict["aligned"] == len(scores) - len(missed)
+    with (tmp_path / "strict" / "misses.csv").open(newline="") as table:
+        listed = {row["path"]: row["why"] for row in csv.DictReader(table)}
+    for path, why in missed.items():
+        assert listed[path] == why
+        assert f"scores {least:g}" in why
+        assert float(why.rsplit(" ", 1)[1]) < least
+
+
+def test_an_unlikely_face_does_not_hide_a_likely_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = detection.Face(np.array([0, 0, 96, 96.0]), 0.72, POINTS + 9)  # larger, and in the middle
+    person = detection.Face(np.array([0, 0, 50, 50.0]), 0.99, POINTS)
+    queue = [[wall], [wall, person], [], [wall], []]  # of ann/1, bob/0 and bob/2; then of those without a face again
+    monkeypatch.setattr(detection, "find_faces", lambda images, margin: [queue.pop(0) for _ in images])
+    monkeypatch.setattr(detection, "require", lambda: None)
+    faces, _ = put(tmp_path)
+    told = CliRunner().invoke(app, ["data", "align", str(faces), str(tmp_path / "out")])
+    assert told.exit_code == 0, told.output
+    assert "1 of 3 images aligned" in told.output
+    assert (tmp_path / "out" / "misses.csv").read_text().splitlines()[1:] == [
+        "ann/1.png,no face was found that scores 0.8: the likeliest has 0.720",
+        "bob/2.png,no face was found",
+    ]
+    entry = json.loads((tmp_path / "out" / "alignment.jsonl").read_text().splitlines()[2])
+    assert (entry["path"], entry["score"]) == ("bob/0.png", 0.99)
 
 
 def test_a_tight_crop_is_looked_at_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

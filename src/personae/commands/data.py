@@ -8,7 +8,7 @@ import typer
 from personae import screen
 from personae.commands.options import AsJson
 from personae.console import meter
-from personae.data.aligned import align_faces
+from personae.data.aligned import MIN_SCORE, align_faces
 from personae.data.decoded import pack_faces
 from personae.data.inspection import inspect_faces
 from personae.errors import Interrupted
@@ -57,12 +57,22 @@ def align(
     margin: Annotated[
         float, typer.Option(min=0, max=4, help="Add so much around tight crops, in parts of their longer side.")
     ] = 0.0,
+    min_score: Annotated[
+        float, typer.Option(min=0, max=1, help="Leave out faces of which the detector is less sure.")
+    ] = MIN_SCORE,
     as_json: AsJson = False,
 ) -> None:
     """Find the main face of each image and bring its eyes, nose and mouth to where networks expect them."""
     try:
         done = align_faces(
-            source, target, height=height, width=width, landmarks=landmarks, margin=margin, progress=meter
+            source,
+            target,
+            height=height,
+            width=width,
+            landmarks=landmarks,
+            margin=margin,
+            min_score=min_score,
+            progress=meter,
         )
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what is done is in {target}; the same command goes on") from None

@@ -8,7 +8,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -31,6 +31,9 @@ from personae.progress import Progress, silent
 JOURNAL, MISSES = "alignment.jsonl", "misses.csv"
 TIGHT = 0.5
 """Margin of a second look at images in which no face was found: a face that fills its image is not seen without one."""
+
+MIN_SCORE = 0.8
+"""How sure the detector must be, from 0.7, below which it finds nothing, to 1 (docs/data.md has what that costs)."""
 
 _AT_ONCE = 32
 _NO_FACE = "no face was found"
@@ -66,18 +69,21 @@ def align_faces(
     width: int = 112,
     landmarks: Path | None = None,
     margin: float = 0.0,
+    min_score: float = MIN_SCORE,
     progress: Progress = silent,
 ) -> Alignment:
     """Bring the main face of every image to the template and write it below `target`.
 
     `landmarks` names a file of five points an image, in place of the detector; `margin` is added around each image, in
-    parts of its longer side, before a face is looked for.
+    parts of its longer side, before a face is looked for. What the detector gives less than `min_score` counts as none.
     """
     source, target = (Path(path).expanduser().absolute() for path in (source, target))
     if is_pack(source):
         raise DataError(f"{source}: a pack holds faces at one size; align the photographs that it was made of")
     if not 0 <= margin <= 4:
         raise ConfigError(f"a margin of {margin:g} sides around an image; give one from 0 to 4")
+    if not 0 <= min_score <= 1:
+        raise ConfigError(f"a minimum score of {min_score:g}; give one from 0 to 1")
     listing = read_listing(source)
     if target.is_relative_to(source):
         raise ConfigError(f"{target}: lies in {source}, whose images it is made of; choose a folder beside it")
@@ -86,26 +92,25 @@ def align_faces(
         detection.require()
     how = detection.NAME if landmarks is None else f"landmarks {hashlib.sha256(landmarks.read_bytes()).hexdigest()}"
     content = hashlib.sha256(repr((listing.stamp, listing.paths)).encode()).hexdigest()
-    journal = _Journal(
-        target, {"faces": content, "height": height, "width": width, "by": how, "margin": margin}, listing.paths
-    )
+    settings = {"faces": content, "height": height, "width": width, "by": how, "margin": margin, "min_score": min_score}
+    journal = _Journal(target, settings, listing.paths)
     left = [position for position, path in enumerate(listing.paths) if path not in journal.done]
     resumed = len(listing.paths) - len(left)
     with listing.opened() as fetch, progress(f"aligning {source.stem}", len(left), "images") as advance:
         for batch in _batches(listing, fetch, left, upright=given is None):
-            for (position, image), outcome in zip(batch, _find(listing, batch, given, margin), strict=True):
+            for (position, image), outcome in zip(batch, _find(listing, batch, given, margin, min_score), strict=True):
                 journal.enter(listing.paths[position], image, outcome, height, width)
             journal.flush()
             advance(len(batch))
     return _finish(listing, target, journal, resumed)
 
 
-def align_face(photograph: Pixels, height: int, width: int) -> Pixels:
+def align_face(photograph: Pixels, height: int, width: int, min_score: float = MIN_SCORE) -> Pixels:
     """The main face of one photograph, by the detector, brought to the template; ImageError where none is found."""
-    found = _detected({0: photograph}, 0.0)
-    if not found:
-        raise ImageError(_NO_FACE)
-    return _to_template(photograph, found[0].landmarks, height, width)
+    found = _detected({0: photograph}, 0.0, min_score)[0]
+    if isinstance(found, str):
+        raise ImageError(found)
+    return _to_template(photograph, found.landmarks, height, width)
 
 
 def read_landmarks(file: Path) -> dict[str, Points]:
@@ -154,13 +159,14 @@ def _batches(listing: Listing, fetch: Fetch, positions: Sequence[int], *, uprigh
         yield batch
 
 
-def _find(listing: Listing, batch: Batch, given: dict[str, Points] | None, margin: float) -> Iterator[_Found | str]:
+def _find(
+    listing: Listing, batch: Batch, given: dict[str, Points] | None, margin: float, min_score: float
+) -> Iterator[_Found | str]:
     """Where the landmarks of each image are, or why they are not known."""
     images = {position: image for position, image in batch if not isinstance(image, ImageError)}
-    found: Mapping[int, _Found | str]
-    found = _given(listing, images, given) if given is not None else _detected(images, margin)
+    found = _given(listing, images, given) if given is not None else _detected(images, margin, min_score)
     for position, image in batch:
-        yield str(image) if isinstance(image, ImageError) else found.get(position, _NO_FACE)
+        yield str(image) if isinstance(image, ImageError) else found[position]
 
 
 def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]) -> dict[int, _Found | str]:
@@ -176,16 +182,19 @@ def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]
     }
 
 
-def _detected(images: dict[int, Pixels], margin: float) -> dict[int, _Found]:
-    found: dict[int, _Found] = {}
+def _detected(images: dict[int, Pixels], margin: float, min_score: float) -> dict[int, _Found | str]:
+    found: dict[int, _Found | str] = dict.fromkeys(images, _NO_FACE)
     for second, around in ((False, margin), (True, margin + TIGHT)):
-        left = [position for position in images if position not in found]
+        left = [position for position in images if isinstance(found[position], str)]
         if not left:
             break
         for position, faces in zip(left, detection.find_faces([images[key] for key in left], around), strict=True):
-            face = detection.main_face(faces, *images[position].shape[:2])
-            if face is not None:
+            sure = [face for face in faces if face.score >= min_score]
+            if face := detection.main_face(sure, *images[position].shape[:2]):
                 found[position] = _Found(face.landmarks, face.score, second)
+            elif faces:
+                score = max(face.score for face in faces)
+                found[position] = f"no face was found that scores {min_score:g}: the likeliest has {score:.3f}"
     return found
 
 
