@@ -12,13 +12,14 @@ import torch
 from personae.core.stage import Stage
 from personae.experiment import run
 from personae.experiment.config import load_experiment
+from personae.experiment.recipes import RECIPES
 from personae.experiment.run import run_experiment
 from personae.parts import local_sgd
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.exchange import Exchange
 from personae.runtime.store import PrivateStore
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quick.toml"
+RECIPE = RECIPES / "quick.toml"
 TINY = [
     "network.embedding=8",
     "data.public.identities=8",

@@ -4,20 +4,20 @@ import errno
 import signal
 import sys
 from enum import StrEnum
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from personae import screen
-from personae.commands import data, deployment, recognition
+from personae.commands import data, deployment, recipes, recognition
 from personae.commands.options import (
     AsJson,
     BackboneName,
     ClientName,
     Device,
     EmbeddingSize,
+    ExperimentFile,
     ImageSize,
     Mirror,
     Model,
@@ -60,6 +60,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(recipes.app)
 app.add_typer(deployment.app)
 app.add_typer(recognition.app)
 app.add_typer(data.app, name="data")
@@ -93,8 +94,7 @@ def demo(
     workers: Workers = None,
 ) -> None:
     """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
-    with as_file(files("personae.experiment") / "demo.toml") as path:
-        experiment = load_experiment(path)
+    experiment = load_experiment("demo")
     usual = Path("runs/demo")
     folder = out or (usual if resume else _free(usual))
     _execute(experiment, folder, resume=resume, workers=workers, hint=f"personae demo --out {folder} --resume")
@@ -102,7 +102,7 @@ def demo(
 
 @app.command()
 def run(
-    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    path: ExperimentFile,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     settings: Settings = None,
     variant: Variant = None,

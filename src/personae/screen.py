@@ -56,6 +56,23 @@ def paths(made: Sequence[Path], as_json: bool) -> None:
         _line(str(path))
 
 
+def recipes(summaries: Mapping[str, str], as_json: bool) -> None:
+    """The recipes by name, with what each says of itself."""
+    if as_json:
+        _print_json(summaries)
+        return
+    table = Table("recipe", "", box=box.SIMPLE_HEAD)
+    for name, text in summaries.items():
+        table.add_row(Text(name), Text(text))
+    output.print(table)
+    _line("personae run RECIPE runs one; personae init RECIPE writes it as a file of your own, to edit")
+
+
+def written_experiment(path: Path) -> None:
+    """Where an experiment file is, and how it runs."""
+    _line(f"{path}: edit it, then: personae run {path}")
+
+
 def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None:
     """A column a benchmark, a line a metric; groups of people below."""
     results = evaluation.results

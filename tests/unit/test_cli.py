@@ -419,7 +419,7 @@ def test_an_evaluation_that_is_stopped_can_go_on(
 @pytest.mark.parametrize(
     ("command", "help_"),
     [
-        ("run", "The experiment."),
+        ("run", "An experiment file, or the name of a recipe."),
         ("evaluate", "A run, a weights file"),
         ("report", "Folder of a run."),
         ("verify", "An"),

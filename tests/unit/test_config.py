@@ -10,8 +10,7 @@ import pytest
 
 from personae import ConfigError, FedPE, load_experiment
 from personae.experiment.config import load_variants, parse_experiment
-
-RECIPES = Path(__file__).parents[2] / "recipes"
+from personae.experiment.recipes import RECIPES
 
 MINIMAL: dict[str, Any] = {
     "name": "minimal",

@@ -34,8 +34,7 @@ from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
-
-RECIPES = Path(__file__).parents[2] / "recipes"
+from personae.experiment.recipes import RECIPES
 
 
 def experiment(**changes: Any) -> Experiment:

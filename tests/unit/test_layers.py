@@ -22,6 +22,7 @@ BELOW = {
     "experiment": {"algorithms", "core", "data", "evaluation", "models", "parts", "privacy", "report", "runtime"},
     "deployment": {"core", "data", "experiment", "privacy", "runtime"},
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
+    "recipes": set(),  # experiments, no code
     "commands": {
         "console",
         "core",

@@ -471,10 +471,3 @@ def test_every_claim_finds_its_experiments(name: str, scale: str):
     for experiment in experiments.values():
         assert experiment.seed == 0
         _ = experiment.recipe
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_recipes_can_be_found_in_the_repository_too(name: str):
-    for scale in ("small", "large"):
-        seen = Path(__file__).parents[2] / "recipes" / name / f"{scale}.toml"
-        assert seen.read_text() == (SYSTEMS[name].recipes / name / f"{scale}.toml").read_text()

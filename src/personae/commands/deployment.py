@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson, Device, Settings, Variant, check_device, tell_what_leaves
+from personae.commands.options import AsJson, Device, ExperimentFile, Settings, Variant, check_device, tell_what_leaves
 from personae.console import meter, notify
 from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
@@ -21,7 +21,7 @@ app = typer.Typer()
 
 @app.command()
 def serve(
-    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    path: ExperimentFile,
     certs: Annotated[Path, typer.Option(help="The server's folder, as made by personae certs.")] = Path("certs/server"),
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="And its port.")] = 9093,
@@ -101,7 +101,7 @@ def certs(
 
 @app.command()
 def deal(
-    path: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.")],
+    path: ExperimentFile,
     out: Annotated[Path, typer.Option(help="Folder for one zip a client.")] = Path("dealt"),
     settings: Settings = None,
     as_json: AsJson = False,

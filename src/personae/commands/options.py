@@ -15,9 +15,20 @@ from personae.evaluation.protocols import EvaluationProtocol
 from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import Setting, open_protocol
 from personae.experiment.config import Experiment
+from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning
 
+
+def recipe_names(incomplete: str) -> list[str]:
+    """For the completion of a shell."""
+    return [name for name in recipes() if name.startswith(incomplete)]
+
+
+ExperimentFile = Annotated[
+    Path,
+    typer.Argument(metavar="EXP", help="An experiment file, or the name of a recipe.", autocompletion=recipe_names),
+]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),

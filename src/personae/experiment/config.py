@@ -19,6 +19,7 @@ from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain, nearest
+from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
 from personae.runtime.firewall import Firewall
@@ -142,43 +143,46 @@ class Experiment(_Section):
         return plain
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:
-    """Read an experiment file. Its paths are relative to its folder, those of overrides to the current one.
+def load_experiment(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:
+    """Read an experiment file, or the recipe of this name (`experiment/recipes.py`).
+
+    A file's paths are relative to its folder, those of recipes and of overrides to the current one.
 
     Overrides look like `stages.federate.rounds=3`. One that puts files in the place of synthetic faces,
     `data.private.source=faces`, also does away with what the file says of those, such as how many there are.
-    A file may say `extends = "other.toml"` and hold only what is different from there, and it may hold `[variants]` of
-    its experiment (`experiment/variants.py`); without naming one it is as it stands.
+    A file may say `extends = "other.toml"`, or name a recipe there, and hold only what is different. It may hold
+    `[variants]` of its experiment (`experiment/variants.py`); without naming one it is as it stands.
     """
+    path = locate(path)
     raw = _read(path)
     raw = varied(raw, variant, str(path)) if variant is not None else raw
     raw.pop(VARIANTS, None)
-    raw = _absolute(raw, path.parent)
+    raw = _absolute(raw, folder_of(path))
     for override in sorted(overrides, key=lambda override: not _names_a_source(override.partition("=")[0])):
         _apply(raw, override)
     return parse_experiment(_absolute(raw, Path.cwd()), str(path))
 
 
-def load_variants(path: Path) -> dict[str, Experiment]:
+def load_variants(path: str | Path) -> dict[str, Experiment]:
     """Every variant that an experiment file holds, by name."""
-    return {name: load_experiment(path, variant=name) for name in _read(path).get(VARIANTS, {})}
+    return {name: load_experiment(path, variant=name) for name in _read(locate(path)).get(VARIANTS, {})}
 
 
 def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file") from error
+        raise absent(path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
     if EXTENDS not in raw:
         return raw
-    other, chain = path.parent / str(raw.pop(EXTENDS)), below | {path.resolve()}
+    other, chain = locate(str(raw.pop(EXTENDS)), path.parent), below | {path.resolve()}
     if other.resolve() in chain:
         raise ConfigError(f"{path}: {EXTENDS} leads back to {other}")
-    base = _absolute(_read(other, chain), other.parent)
+    base = _absolute(_read(other, chain), folder_of(other))
     base.pop("name", None)  # another experiment may have another name and need not begin anew for it
     whole: dict[str, Any] = merged(base, raw, str(path))
     return whole

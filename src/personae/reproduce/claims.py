@@ -3,17 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from personae.experiment.recipes import RECIPES
 from personae.reproduce.quantities import Outcomes, Quantity
 from personae.reproduce.statistics import Test, Verdict
-
-RECIPES = files("personae.reproduce") / "recipes"
 
 
 class Comparison(ABC):
@@ -164,4 +161,4 @@ class System:
     claims: tuple[Claim, ...]
     pictures: Pictures | None = None
     pictured: tuple[str, ...] = ()
-    recipes: Traversable = RECIPES
+    recipes: Path = RECIPES

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import as_file
 from pathlib import Path
 from typing import Literal
 
@@ -49,8 +48,7 @@ def choose_claims(system: System, ids: Sequence[str]) -> tuple[Claim, ...]:
 
 def variants_of(system: System, scale: Scale) -> dict[str, Experiment]:
     """The experiments of a system by name, as its recipe declares them."""
-    with as_file(system.recipes / system.name / f"{scale}.toml") as path:
-        return load_variants(path)
+    return load_variants(system.recipes / system.name / f"{scale}.toml")
 
 
 def reproduce(

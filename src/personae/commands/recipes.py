@@ -1,0 +1,29 @@
+"""The experiments that come with the package: list them, or write one to edit."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.commands.options import AsJson, recipe_names
+from personae.experiment import recipes
+
+app = typer.Typer()
+
+
+@app.command(name="recipes")
+def list_recipes(as_json: AsJson = False) -> None:
+    """List the experiments that come with the package; `run` and the like take their names."""
+    screen.recipes({name: recipes.summary(path) for name, path in recipes.recipes().items()}, as_json)
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The recipe to begin with.", autocompletion=recipe_names)] = "quick",
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="NAME.toml by default.")] = None,
+) -> None:
+    """Write a recipe as an experiment file of your own, to edit."""
+    path = to or Path(f"{name.replace('/', '-')}.toml")
+    recipes.write_recipe(name, path)
+    screen.written_experiment(path)
