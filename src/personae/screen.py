@@ -31,7 +31,9 @@ from personae.recognition.recogniser import Match
 from personae.recognition.threshold import Threshold
 from personae.report.evaluation_page import figure_rows, figure_text, metric_names
 from personae.report.fairness import plain_fairness, print_fairness
+from personae.report.records import read_run
 from personae.report.table import comparison, print_table
+from personae.report.warnings import warnings_of
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
 
@@ -40,10 +42,13 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     """The models of a run side by side, and where its report is."""
     if as_json:
         rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
-        _print_json({"run": str(run), "report": str(page), "models": rows, "fairness": plain_fairness(run)})
+        judged = {"models": rows, "fairness": plain_fairness(run), "warnings": warnings_of(read_run(run))}
+        _print_json({"run": str(run), "report": str(page), **judged})
         return
     print_table(output, run)
     print_fairness(output, run)
+    for line in warnings_of(read_run(run)):
+        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
     _line(f"report: {page}")
 
 

@@ -13,7 +13,7 @@ from personae.core.layout import Layout
 from personae.core.message import LocalState
 from personae.core.payload import ModelState
 from personae.errors import ConfigError, DataError
-from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.checkpoint import Checkpoints, Position
 from personae.runtime.store import PrivateStore
 from toys import stage_of
 
@@ -124,24 +124,24 @@ def test_no_checkpoint_no_position(checkpoints: Checkpoints):
 
 
 def test_the_latest_round_comes_back_with_its_place(checkpoints: Checkpoints, layout: Layout):
-    checkpoints.save(STAGES[0], 1, state(layout, 1), {"metrics": 10})
-    checkpoints.save(STAGES[0], 2, state(layout, 2), {"metrics": 20})
-    checkpoints.save(STAGES[1], 1, state(layout, 3), {"metrics": 30})
+    checkpoints.save(STAGES[0], 1, state(layout, 1), {"metrics": 10}, {})
+    checkpoints.save(STAGES[0], 2, state(layout, 2), {"metrics": 20}, {})
+    checkpoints.save(STAGES[1], 1, state(layout, 3), {"metrics": 30}, {"loss": 0.5})
     position, latest = checkpoints.latest()
-    assert (position.stage, position.round, position.journal) == ("two", 1, {"metrics": 30})
+    assert position == Position("two", 1, {"metrics": 30}, {"loss": 0.5})
     assert latest.model.flat.unique().tolist() == [3.0]
     assert checkpoints.finished("one").model.flat.unique().tolist() == [2.0]
 
 
 def test_an_unfinished_stage_cannot_be_continued_from(checkpoints: Checkpoints, layout: Layout):
-    checkpoints.save(STAGES[1], 2, state(layout, 3), {})
+    checkpoints.save(STAGES[1], 2, state(layout, 3), {}, {})
     with pytest.raises(DataError, match=r"finished/two\.safetensors: this checkpoint cannot be read"):
         checkpoints.finished("two")
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 200])
 def test_a_damaged_checkpoint_is_named_in_one_clear_error(checkpoints: Checkpoints, layout: Layout, content: bytes):
-    checkpoints.save(STAGES[0], 1, state(layout, 1), {})
+    checkpoints.save(STAGES[0], 1, state(layout, 1), {}, {})
     (checkpoints.folder / "latest.safetensors").write_bytes(content)
     with pytest.raises(DataError, match=r"latest\.safetensors: this checkpoint cannot be read .* start anew"):
         checkpoints.latest()
@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_named_in_one_clear_error(checkpoints: Checkpoin
 
 def test_a_file_that_is_no_checkpoint_is_refused(checkpoints: Checkpoints, tmp_path: Path, layout: Layout):
     PrivateStore(tmp_path / "private").save("one", 1, kept(1))
-    checkpoints.save(STAGES[0], 1, state(layout, 1), {})
+    checkpoints.save(STAGES[0], 1, state(layout, 1), {}, {})
     taken = (tmp_path / "private" / "one" / "000001.safetensors").read_bytes()
     (checkpoints.folder / "latest.safetensors").write_bytes(taken)
     with pytest.raises(DataError, match="this checkpoint cannot be read"):
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(checkpoints: Checkpoints, tmp_p
 
 def test_a_checkpoint_of_another_network_is_damaged(checkpoints: Checkpoints, layout: Layout):
     other = Layout(layout.names[1:], layout.shapes[1:], layout.trainable - 1)
-    Checkpoints(checkpoints.folder, "this", STAGES, other).save(STAGES[0], 1, state(other, 1), {})
+    Checkpoints(checkpoints.folder, "this", STAGES, other).save(STAGES[0], 1, state(other, 1), {}, {})
     with pytest.raises(DataError, match=r"this checkpoint is damaged .*1 entries are missing"):
         checkpoints.latest()
 

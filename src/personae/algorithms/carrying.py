@@ -31,6 +31,7 @@ from personae.core.layout import Layout
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import Gradient, ModelState, ModelWithoutBatchNorm, ModelWithoutStatistics, NetworkVector
 from personae.core.samples import Samples
+from personae.core.signs import Figures
 from personae.errors import ConfigError
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.local_sgd import LocalSGD
@@ -194,6 +195,9 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
 
     def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:
         return self.algorithm.personal(*self._own(down, private, client))
+
+    def signs(self, figures: Figures) -> Iterator[str]:
+        return self.algorithm.signs(figures)
 
     def _own(
         self, down: Broadcast, private: LocalState | None, client: Client

@@ -13,7 +13,7 @@ A client uses theta_i followed by Pi_i.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -27,6 +27,7 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
+from personae.core.signs import Figures
 from personae.parts.averaging import Weighting, weight_of, weighted_mean
 from personae.parts.customisation import Branch
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
@@ -36,6 +37,9 @@ from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statisti
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
 from personae.parts.public import PublicSampling
+
+SHARE = "public_share"  # of the public faces that are hard negatives, as clients report it
+COLLAPSED = 0.5  # such a share of hard negatives is no choice any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +182,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         if not self.public:
             return client.train, {}
         joined = self.sampling.join(client, model, self.margin)
-        return joined, {"public_share": len(joined.chosen) / len(joined.second)}
+        return joined, {SHARE: len(joined.chosen) / len(joined.second)}
 
     def branch_of(self, private: Private | None, rows: Tensor) -> Branch:
         if private and private.branch:
@@ -214,6 +218,17 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             module = branch.after(module)
         backbone = client.backbone
         return client.embedder(Backbone(module, backbone.width, backbone.device, backbone.acceleration))
+
+    def signs(self, figures: Figures) -> Iterator[str]:
+        """A model that tells few people apart takes most of the public faces for hard negatives."""
+        yield from super().signs(figures)
+        share, before = figures.now.get(SHARE, 0.0), figures.before.get(SHARE, 0.0)
+        if not self.sampling.takes_all and share > COLLAPSED and share > 2 * before:
+            was = f"; in the round before it was {before:.0%}" if SHARE in figures.before else ""
+            yield (
+                f"the share of public faces taken for hard negatives is {share:.0%}{was}: the model tells few people "
+                "apart; lower the learning rate, or start from a model that was trained longer"
+            )
 
 
 def _joined(up: Up, known: PublicEmbeddings | None) -> Tensor:

@@ -1,7 +1,7 @@
 """An algorithm: hyper-parameters, four types and five hooks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
 
@@ -13,6 +13,7 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
+from personae.core.signs import Figures, rising_loss
 
 StateT = TypeVar("StateT", bound=ServerState)
 DownT = TypeVar("DownT", bound=Broadcast)
@@ -169,6 +170,10 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
         """The model that this client uses: the global one, unless the algorithm knows better."""
         client.backbone.load(down.model)
         return client.embedder(client.backbone)
+
+    def signs(self, figures: Figures) -> Iterator[str]:
+        """Signs of trouble in the figures of a round, each as one line; an algorithm adds those of its own figures."""
+        yield from rising_loss(figures)
 
 
 AnyAlgorithm = Algorithm[Any, Any, Any, Any]

@@ -35,6 +35,10 @@ class PublicSampling:
         if self.threshold is not None and not -1 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold}, a cosine is in [-1, 1]")
 
+    @property
+    def takes_all(self) -> bool:
+        return self.threshold is not None and self.threshold <= -1
+
     def rows(self, previous: ServerState | None, server: Server, model: ModelState) -> Tensor:
         """Phi at the beginning: as the stage before left it, or else the mean feature of each public person."""
         if server.public is None:
@@ -53,9 +57,9 @@ class PublicSampling:
         if client.public is None:
             raise ConfigError(f"{client.info.name} has no public faces to train with")
         public = client.public.samples
-        threshold = margin.margin if self.threshold is None else self.threshold
-        if threshold <= -1:
+        if self.takes_all:
             return Joined(client.train, public, torch.arange(len(public)))
+        threshold = margin.margin if self.threshold is None else self.threshold
         features = client.public.features(model)
         client.backbone.load(model)
         local = embed(BackboneEmbedder(client.backbone, mirror=False), client.train).to(client.backbone.device)

@@ -43,6 +43,8 @@ class Record:
     """Those of them that took no part in training."""
     absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
+    warnings: list[tuple[int, str]] = field(default_factory=list)
+    """Signs that something goes wrong, with their rounds."""
     seconds: dict[int, float] = field(default_factory=dict)
     traffic: dict[str, Counter[int]] = field(default_factory=lambda: {"up": Counter(), "down": Counter()})
     """Bytes by direction and round."""
@@ -153,6 +155,8 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
             }
             record.new_clients = frozenset(map(str, event.get("new", ())))
             record.clients[number] = spread(record.last_clients)
+        case "warning":
+            record.warnings.append((number, str(event["text"])))
         case unknown:
             raise ValueError(f"there is no event {unknown!r}")
 

@@ -9,6 +9,7 @@ from personae.report.markup import Markup, join, section, table, tag
 from personae.report.plots import Key, Line
 from personae.report.records import Record, Run, Stage
 from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
+from personae.report.warnings import warnings_of
 
 EXPLANATIONS = {
     "ModelState": "weights of the model",
@@ -33,6 +34,7 @@ def notices(run: Run) -> Markup:
         done, of = run.records[stage.name].last_round, "" if stage.rounds is None else f" of {stage.rounds}"
         text = f"{stage.label}: in progress, round {done}{of}; what follows is provisional."
         found.append(tag("p", text, class_="notice"))
+    found += [tag("p", line, class_="warning", role="note") for line in warnings_of(run)]
     return join(*found)
 
 

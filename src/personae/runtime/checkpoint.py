@@ -1,6 +1,7 @@
 """Where a run stands, on disk after every round: whole or not at all."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,12 @@ _WHERE = "checkpoint"  # the entry that says of which run and round a file is
 
 @dataclass(frozen=True)
 class Position:
-    """A completed round, and how long the records of the run were then."""
+    """A completed round, how long the records of the run were then, and the mean figures of that round."""
 
     stage: str
     round: int
     journal: dict[str, int]
+    figures: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Checkpoints:
     recipe: Recipe
     layout: Layout
 
-    def save(self, stage: Stage, round_: int, state: ServerState, journal: dict[str, int]) -> None:
+    def save(
+        self, stage: Stage, round_: int, state: ServerState, journal: dict[str, int], figures: Mapping[str, float]
+    ) -> None:
         packet = wire.encode(state)
-        packet.scalars[_WHERE] = json.dumps(
-            {"experiment": self.experiment, "stage": stage.name, "round": round_, "journal": journal}
-        )
+        place = {"experiment": self.experiment, "stage": stage.name, "round": round_}
+        packet.scalars[_WHERE] = json.dumps({**place, "journal": journal, "figures": dict(figures)})
         content = wire.to_bytes(packet)
         if round_ == stage.rounds:
             write_bytes(self._finished(stage.name), content)
@@ -53,7 +56,7 @@ class Checkpoints:
     def inherit(self, folder: Path, stage: Stage) -> None:
         """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""
         _, state = self._load(folder / "finished" / f"{stage.name}.safetensors", own=False)
-        self.save(stage, stage.rounds, state, {})
+        self.save(stage, stage.rounds, state, {}, {})
 
     @property
     def _latest(self) -> Path:
@@ -81,4 +84,4 @@ class Checkpoints:
             state = wire.decode(kind, Packet(packet.arrays, scalars), self.layout)
         except wire.WireError as error:
             raise DataError(f"{path}: this checkpoint is damaged ({error}); start anew elsewhere") from error
-        return Position(where["stage"], where["round"], where["journal"]), state
+        return Position(where["stage"], where["round"], where["journal"], where.get("figures", {})), state

@@ -15,6 +15,7 @@ from personae.core.message import ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
+from personae.core.signs import Figures
 from personae.core.stage import Stage, predecessors
 from personae.errors import ConfigError
 from personae.progress import Advance, Progress, silent, unheard
@@ -107,22 +108,23 @@ class _Walk:
                     'divide the faces with [partition] by = "domain", which names the source'
                 )
         start, first, state = 0, 1, None
+        figures: Mapping[str, float] = {}
         latest = self.engine.checkpoints.latest()
         self.engine.journal.rewind(latest[0].journal if latest else {})
         if latest:
             position, state = latest
             start = next(index for index, stage in enumerate(recipe) if stage.name == position.stage)
-            first = position.round + 1
+            first, figures = position.round + 1, position.figures
         for stage in recipe[start:]:
             if state is None:
                 parent = before[stage.name]
                 previous = self.engine.checkpoints.finished(parent) if parent else None
                 state = stage.algorithm.start(previous, self._server(stage, 0))
-            self._stage(stage, state, first)
-            first, state = 1, None
+            self._stage(stage, state, first, figures)
+            first, state, figures = 1, None, {}
 
-    def _stage(self, stage: Stage, state: ServerState, first: int) -> None:
-        """The rounds of a stage from the `first` on; none if it was complete already."""
+    def _stage(self, stage: Stage, state: ServerState, first: int, figures: Mapping[str, float]) -> None:
+        """The rounds of a stage from the `first` on, after one with these figures; none if it was complete already."""
         rounds = range(first, stage.rounds + 1)
         if not rounds:
             return
@@ -134,15 +136,18 @@ class _Walk:
                 self._evaluate(stage, state, 0)  # where the curves begin
             for round_ in rounds:
                 began = time.monotonic()
-                state = self._round(stage, state, round_, advance)
+                state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
                 if stage.evaluates(round_):
                     self._evaluate(stage, state, round_)
                 self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
-                self.engine.checkpoints.save(stage, round_, state, self.engine.journal.position())
+                self.engine.checkpoints.save(stage, round_, state, self.engine.journal.position(), figures)
 
-    def _round(self, stage: Stage, state: ServerState, round_: int, advance: Advance) -> ServerState:
+    def _round(
+        self, stage: Stage, state: ServerState, round_: int, before: Mapping[str, float], advance: Advance
+    ) -> tuple[ServerState, Mapping[str, float]]:
+        """The state after it, and its figures."""
         server = self._server(stage, round_)
         participants: list[ClientInfo] = []
         if stage.algorithm.federated:
@@ -154,10 +159,13 @@ class _Walk:
             self._enter(exchange)
         else:
             merged = stage.algorithm.merge(state, (), server)
-            outcome = Outcome(merged, {}, {}, merged.figures())
+            outcome = Outcome(merged, {}, {}, merged.figures(), {})
             advance(1)
         self._tell(stage, round_, participants, outcome)
-        return stage.server.applied(state, outcome.state)
+        for sign in stage.algorithm.signs(Figures(outcome.scalars, before, outcome.clients)):
+            self.engine.notify(f"{stage.name}, round {round_}: {sign}")
+            self.engine.journal.metrics({"event": "warning", "stage": stage.name, "round": round_, "text": sign})
+        return stage.server.applied(state, outcome.state), outcome.scalars
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""

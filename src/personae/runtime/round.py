@@ -25,6 +25,7 @@ class Outcome:
     rejected: Mapping[str, str]
     failed: Mapping[str, str]
     scalars: Mapping[str, float]  # means over the accepted clients
+    clients: Mapping[str, Mapping[str, float]]  # what each of them said
 
 
 def federated_round(
@@ -62,11 +63,13 @@ def federated_round(
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
         merged = stage.algorithm.merge(state, _replies(kept, accepted), server)
+    said = {client.name: figures[client.name] for client in accepted}
     return Outcome(
         merged,
         dict(sorted(rejected.items())),
         {name: failures[name].reason for name in sorted(failures)},
-        _means([figures[client.name] for client in accepted]),
+        _means(list(said.values())),
+        said,
     )
 
 

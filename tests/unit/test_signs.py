@@ -1,0 +1,114 @@
+"""Signs that something goes wrong: in the figures of a round, on screen, in the records and in the report."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from personae.algorithms import FedFR, FedPE
+from personae.algorithms.carrying import Carry
+from personae.core.signs import Figures
+from personae.parts.public import PublicSampling
+from personae.report.records import read_run
+from personae.report.warnings import warnings_of
+from personae.runtime.checkpoint import Checkpoints
+from toys import TRAINING, Notebook, Rehearsal, quickly, stage_of
+
+SHARE = "the share of public faces taken for hard negatives is 100%"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({}, {"loss": 9.0}, False),  # the first round has nothing to be compared with
+        ({"loss": 4.0}, {"loss": 3.0}, False),
+        ({"loss": 4.0}, {"loss": 8.0}, False),
+        ({"loss": 4.0}, {"loss": 8.1}, True),
+        ({"loss": -1.0}, {"loss": 5.0}, False),  # no multiple means anything from below zero
+        ({"other": 1.0}, {"other": 9.0}, False),
+    ],
+)
+def test_a_loss_that_more_than_doubles_is_a_sign(before: dict[str, float], now: dict[str, float], told: bool):
+    found = list(FedPE().signs(Figures(now, before)))
+    assert len(found) == told
+    assert all("the training loss rose from 4 to 8.1 in one round; lower the learning rate" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (0.06, 1.0, f"{SHARE}; in the round before it was 6%: the model tells few people apart"),
+        (None, 1.0, f"{SHARE}: the model tells few people apart"),
+        (0.06, 0.2, None),
+        (0.9, 1.0, None),  # it was said before
+    ],
+)
+def test_fedfr_that_takes_most_public_faces_for_hard_negatives_says_so(
+    before: float | None, now: float, told: str | None
+):
+    figures = Figures({"public_share": now}, {} if before is None else {"public_share": before})
+    found = list(FedFR().signs(figures))
+    assert [line.partition(";" if before is None else "; lower")[0] for line in found] == ([told] if told else [])
+    assert list(FedFR(sampling=PublicSampling(threshold=-1)).signs(figures)) == []  # all of them, as asked for
+
+
+def test_what_clients_carry_changes_nothing_about_signs():
+    carrying = Carry(momentum="client").around(FedFR(training=replace(TRAINING, momentum=0.9)))
+    assert "100%" in next(iter(carrying.signs(Figures({"public_share": 1.0}))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watchful(FedPE):
+    """Says what it was shown."""
+
+    def signs(self, figures: Figures) -> Iterator[str]:
+        def shown(values: Mapping[str, float]) -> str:
+            return ", ".join(f"{name} {value:.6f}" for name, value in values.items())
+
+        yield f"{shown(figures.before)} -> {shown(figures.now)} of {', '.join(figures.clients)}"
+
+
+def test_signs_are_said_and_recorded_with_the_figures_of_this_round_and_the_one_before(tmp_path: Path):
+    run = Rehearsal(tmp_path, (stage_of(quickly(Watchful()), rounds=3),)).run()
+    losses = [f"loss {event['scalars']['loss']:.6f}" for event in run.notebook.rounds()]
+    expected = [
+        f"{before} -> {now} of ann, bob, eve, zoe" for before, now in zip(["", *losses[:-1]], losses, strict=True)
+    ]
+    events = [event for event in run.notebook.books["metrics"] if event["event"] == "warning"]
+    assert [(event["stage"], event["round"], event["text"]) for event in events] == [
+        ("fedpe", number, text) for number, text in enumerate(expected, 1)
+    ]
+    assert run.notices == [f"fedpe, round {number}: {text}" for number, text in enumerate(expected, 1)]
+
+
+def test_a_resumed_run_sees_the_same_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What the figures were before the interruption is part of the checkpoint."""
+
+    class Cut(BaseException):
+        pass
+
+    recipe = (stage_of(quickly(Watchful()), rounds=3), stage_of(quickly(Watchful()), name="next"))
+    whole = Rehearsal(tmp_path / "whole", recipe).run()
+    save = Checkpoints.save
+
+    def cut(self, stage, number, *rest):
+        save(self, stage, number, *rest)
+        if number == 2:
+            raise Cut
+
+    notebook = Notebook()
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", cut)
+        with pytest.raises(Cut):
+            Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
+    Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
+    assert notebook.books["metrics"] == whole.notebook.books["metrics"]
+
+
+def test_the_report_has_them(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"event": "warning", "stage": "federate", "round": 3, "text": "few people are told apart"}\n'
+    )
+    assert warnings_of(read_run(tmp_path)) == ["federate, round 3: few people are told apart"]
