@@ -164,7 +164,7 @@ def test_a_checkpoint_of_another_network_is_damaged(checkpoints: Checkpoints, la
 
 
 def test_a_checkpoint_of_another_experiment_is_refused(checkpoints: Checkpoints, layout: Layout):
-    Checkpoints(checkpoints.folder, "that", STAGES, layout).save(STAGES[0], 2, state(layout, 1), {})
+    Checkpoints(checkpoints.folder, "that", STAGES, layout).save(STAGES[0], 2, state(layout, 1), {}, {})
     with pytest.raises(ConfigError, match="of another experiment"):
         checkpoints.latest()
     with pytest.raises(ConfigError, match="of another experiment"):
