@@ -314,6 +314,10 @@ def findings_of_claims(result: Reproduction, out: Path, as_json: bool) -> None:
         figures = "\n".join(f"{item.quantity.label} {item.text}" for item in finding.measured)
         name = Text(f"{finding.claim.id} {finding.claim.sentence}", style="bold")
         table.add_row(name, Text(figures), "", "", Text(finding.verdict, style=f"bold {style}"), end_section=False)
+        for situation in finding.situations:
+            gate = Text(f"  gate: {situation.gate.situation} ({situation.gate.condition.text})")
+            state = {True: "passed", False: "not passed", None: "not measured"}[situation.passed]
+            table.add_row(gate, Text(situation.text), "", "", Text(state, style="dim" if situation.passed else style))
         for part in finding.parts:
             table.add_row(
                 Text(f"  {part.comparison.text}"),

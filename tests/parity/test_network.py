@@ -88,7 +88,7 @@ def every_algorithm() -> str:
     lines = [EXPERIMENT[: EXPERIMENT.index("[[stages]]")], "[data.public]\nfirst = 100\nidentities = 4\nimages = 4\n"]
     after = {"unsupervised": "cluster", "tune": "hf_maml"}
     for name, kind in ALGORITHMS.items():
-        if not kind.pools_faces:
+        if not kind.pools_faces and not kind.shows_others:
             usual = f'name = "{name}", training = {{ batch_size = 4, iterations = 2 }}'
             before = "" if name == "pretrain" else f'after = "{after.get(name, "pretrain")}"\n'
             rounds = 1 if name in ("pretrain", "cluster", "tune") else 2

@@ -264,8 +264,10 @@ def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None
 
 def test_what_cannot_run_over_a_network_is_refused_before_it_starts() -> None:
     central = {"name": "pooled", "algorithm": {"name": "central"}}
+    oracle = {"name": "bound", "algorithm": {"name": "oracle"}}
     for changes, complaint in (
         ({"stages": [central]}, "stage pooled: central needs everybody's faces in one place"),
+        ({"stages": [oracle]}, "stage bound: oracle shows every client the class embeddings of all others"),
         ({"partition": {"by": "equal", "clients": 3, "new_clients": 2}}, "new_clients is 2 of 2 clients"),
         ({"partition": {"by": "domain", "source": "web"}}, "source is 'web', and no client has a key of that name"),
     ):

@@ -10,6 +10,7 @@ from personae.algorithms.fedfr import FedFR
 from personae.algorithms.fedgc import FedGC
 from personae.algorithms.fedpe import FedPE
 from personae.algorithms.hf_maml import HFMAML, HFMAMLGlobal
+from personae.algorithms.oracle import Oracle
 from personae.algorithms.pretrain import Pretrain
 from personae.algorithms.q_fedavg import QFedAvg
 from personae.algorithms.unsupervised import Unsupervised
@@ -23,6 +24,7 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
         FedAvg,
         QFedAvg,
         FedGC,
+        Oracle,
         FedFace,
         FedFR,
         HFMAML,
@@ -51,6 +53,7 @@ __all__ = [
     "FedGC",
     "FedPE",
     "HFMAMLGlobal",
+    "Oracle",
     "Pretrain",
     "QFedAvg",
     "Tune",

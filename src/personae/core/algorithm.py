@@ -132,6 +132,7 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     types: ClassVar[Types]
     federated: ClassVar[bool] = True  # False: the server works alone, no client is asked
     pools_faces: ClassVar[bool] = False  # True: a baseline that needs everybody's faces in one place
+    shows_others: ClassVar[bool] = False  # True: a baseline whose clients receive the class embeddings of others
     # Experiment files are validated against these dataclasses; a misspelt hyper-parameter must not pass.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

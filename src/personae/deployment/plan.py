@@ -102,6 +102,11 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
                 f"stage {stage.name}: {stage.algorithm.name} needs everybody's faces in one place; "
                 "it runs in one process only (personae run), so leave the stage out"
             )
+        if stage.algorithm.shows_others:
+            raise ConfigError(
+                f"stage {stage.name}: {stage.algorithm.name} shows every client the class embeddings of all others; "
+                "it is for comparisons on one machine (personae run), so leave the stage out"
+            )
     if experiment.partition.new_clients >= len(clients):
         raise ConfigError(
             f"partition.new_clients is {experiment.partition.new_clients} of {len(clients)} clients; some must train"

@@ -19,8 +19,9 @@ from: weights and class embeddings can leak information about training data.
 A class embedding (`ClassEmbeddings`) is a biometric template: the direction in which a network puts one person's faces.
 Whoever holds it and the network can recognise that person in other images, link the person across databases, and
 reconstruct a likeness of the face. Where it goes up, the server learns it; where it comes down, a client gets back its
-own rows and nobody else's. A template cannot be revoked like a password: to run such an algorithm takes a server that
-may hold the templates of everybody who takes part.
+own rows and nobody else's. (Only `oracle`, a bound for comparisons, shows every client everybody's.) A template cannot
+be revoked like a password: to run such an algorithm takes a server that may hold the templates of everybody who takes
+part.
 
 A global classification layer (`fedavg`, `hf_maml_global`) is written in papers as one matrix that every client receives
 whole, with the logits of foreign classes masked: everybody would hold a template of everybody. Masked rows have no
@@ -90,6 +91,10 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
     """What a user has to be told before a run."""
     if algorithm.pools_faces:
         return f"{algorithm.name} pools the faces of all clients in one place: it is a comparison, not a private method"
+    if algorithm.shows_others:
+        return (
+            f"{algorithm.name} shows every client the class embeddings of all others: it is a comparison, not private"
+        )
     if ClassEmbeddings.__name__ in sends(algorithm):
         return f"{algorithm.name} sends class embeddings: a biometric template of each person leaves the client"
     return None

@@ -30,6 +30,10 @@ class Comparison(ABC):
         """One seed's figures as the one number that is tested."""
 
     @abstractmethod
+    def met(self, contrast: float) -> bool:
+        """Whether one number, be it of a seed or a mean over them, is what the comparison says."""
+
+    @abstractmethod
     def verdict(self, test: Test) -> Verdict: ...
 
     @abstractmethod
@@ -59,6 +63,9 @@ class Above(Comparison):
     def contrast(self, values: Sequence[float]) -> float:
         return values[0] - values[1]
 
+    def met(self, contrast: float) -> bool:
+        return contrast >= self.by
+
     def verdict(self, test: Test) -> Verdict:
         return test.exceeds(self.by)
 
@@ -84,6 +91,9 @@ class Near(Comparison):
 
     def contrast(self, values: Sequence[float]) -> float:
         return values[0] - values[1]
+
+    def met(self, contrast: float) -> bool:
+        return abs(contrast) <= self.within
 
     def verdict(self, test: Test) -> Verdict:
         return test.stays_within(self.within)
@@ -115,6 +125,9 @@ class Rising(Comparison):
         places = self.positions or tuple(range(len(values)))
         return float(np.polyfit(places, values, 1)[0])
 
+    def met(self, contrast: float) -> bool:
+        return contrast >= self.by
+
     def verdict(self, test: Test) -> Verdict:
         return test.exceeds(self.by)
 
@@ -123,14 +136,27 @@ class Rising(Comparison):
 
 
 @dataclass(frozen=True)
+class Gate:
+    """The situation that a claim speaks of, as a condition that can be measured: it is there where `condition` is met
+    by the mean over the seeds."""
+
+    situation: str
+    condition: Comparison
+
+
+@dataclass(frozen=True)
 class Claim:
-    """`paper` holds the figures that the paper reports, as it reports them; `beside` what is shown and not judged."""
+    """`paper` holds the figures that the paper reports, as it reports them; `beside` what is shown and not judged.
+
+    Where one of the `gates` is not passed, the claim is not judged: its situation is not there.
+    """
 
     id: str
     sentence: str
     paper: str
     parts: tuple[Comparison, ...]
     beside: tuple[Quantity, ...] = ()
+    gates: tuple[Gate, ...] = ()
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -139,8 +165,14 @@ class Claim:
         return tuple({quantity.label: quantity for quantity in (*compared, *self.beside)}.values())
 
     @property
+    def gauges(self) -> tuple[Quantity, ...]:
+        """What its gates compare."""
+        return tuple(quantity for gate in self.gates for quantity in gate.condition.quantities)
+
+    @property
     def variants(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(variant for quantity in self.quantities for variant in quantity.variants))
+        needed = (*self.quantities, *self.gauges)
+        return tuple(dict.fromkeys(variant for quantity in needed for variant in quantity.variants))
 
 
 class Pictures(Protocol):

@@ -1,4 +1,4 @@
-"""People of different clients that a model takes for one another: how alike they are to it, and pictures of that."""
+"""The people of all clients as one model sees them: who is recognised, who is taken for whom, and pictures of that."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +43,16 @@ class Crowd:
         """The cosine of every face of one person with every face of the other."""
         return (self.of(pair[0]) @ self.of(pair[1]).T).flatten()
 
+    def recognised(self, normalised: bool) -> float:
+        """The share of the faces that lie closest to the class embedding of their own person, among their client's."""
+        rows = F.normalize(self.rows) if normalised else self.rows
+        right = 0
+        for client in range(int(self.owners.max()) + 1):
+            own = (self.owners == client).nonzero().flatten()
+            here = (self.people >= own[0]) & (self.people <= own[-1])
+            right += int((own[(self.vectors[here] @ rows[own].T).argmax(1)] == self.people[here]).sum())
+        return right / len(self.people)
+
     def closest(self, points: Tensor, count: int) -> list[tuple[int, int]]:
         """The pairs of people at different clients whose `points` have the largest cosines, the largest first."""
         cosines = F.normalize(points) @ F.normalize(points).T
@@ -66,7 +76,8 @@ def crowd_of(outcome: Outcome) -> Crowd:
 def _crowd_of(outcome: Outcome) -> Crowd:
     materials = Materials(outcome.experiment, cache=outcome.cache)
     stage = outcome.experiment.recipe[-1]
-    embedder = load_model(outcome.folder, stage.name, mirror=outcome.experiment.evaluation.mirror).embedder
+    mirror = outcome.experiment.evaluation.mirror
+    embedder = load_model(outcome.folder, stage.name, mirror=mirror, device=outcome.device).embedder
     layout = Layout.of(outcome.experiment.network.layout())
     vectors: list[Tensor] = []
     people: list[Tensor] = []
@@ -79,10 +90,20 @@ def _crowd_of(outcome: Outcome) -> Crowd:
         if kept is None:
             raise DataError(f"{outcome.folder}: {client} never took part, so that it has no class embeddings")
         rows.append(kept.rows)
-        vectors.append(embed(embedder, faces))
+        vectors.append(embed(embedder, faces).cpu())
         people.append(faces.labels + sum(len(known) for known in owners))
         owners.append(torch.full((faces.classes,), index))
     return Crowd(torch.cat(vectors), torch.cat(people), torch.cat(owners), torch.cat(rows))
+
+
+def own_people(label: str, variant: str) -> Quantity:
+    """How many percent of their training faces clients classify right, with the shared model and their own rows."""
+
+    def read(outcomes: Outcomes) -> float:
+        margin = outcomes[variant].experiment.recipe[-1].algorithm.margin  # type: ignore[attr-defined]
+        return 100 * crowd_of(outcomes[variant]).recognised(normalised=margin.kind != "softmax")
+
+    return Quantity(label, (variant,), read)
 
 
 def confused_pairs(label: str, chosen_by: str, variant: str) -> Quantity:

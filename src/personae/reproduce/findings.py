@@ -2,11 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from personae.reproduce.claims import Claim, Comparison
+from personae.reproduce.claims import Claim, Comparison, Gate
 from personae.reproduce.quantities import Outcomes, Quantity
 from personae.reproduce.statistics import Test, Verdict, together
 
@@ -48,15 +48,44 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Situation:
+    """A gate, with its figures: one value a seed of each quantity, and of the number that its condition is about."""
+
+    gate: Gate
+    measured: tuple[Measured, ...]
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def passed(self) -> bool | None:
+        """None where a run that it needs diverged."""
+        return self.gate.condition.met(self.mean) if math.isfinite(self.mean) else None
+
+    @property
+    def text(self) -> str:
+        return "; ".join(f"{item.quantity.label} {item.text}" for item in self.measured if item.quantity.variants)
+
+
+@dataclass(frozen=True)
 class Finding:
     """A claim with everything that was measured for it."""
 
     claim: Claim
     measured: tuple[Measured, ...]
     parts: tuple[Part, ...]
+    situations: tuple[Situation, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
+        """Of its comparisons, where the situation is there that it speaks of."""
+        passed = [situation.passed for situation in self.situations]
+        if False in passed:
+            return Verdict.UNREACHED
+        if None in passed:
+            return Verdict.MISSING
         return together([part.verdict for part in self.parts])
 
     def plain(self) -> dict[str, Any]:
@@ -66,15 +95,18 @@ class Finding:
             "claim": self.claim.sentence,
             "paper": self.claim.paper,
             "verdict": str(self.verdict),
-            "figures": [
+            "gates": [
                 {
-                    "label": item.quantity.label,
-                    "variants": item.quantity.variants,
-                    "unit": item.quantity.unit,
-                    "values": [_number(value) for value in item.values],
+                    "situation": situation.gate.situation,
+                    "condition": situation.gate.condition.text,
+                    "figures": _figures(situation.measured),
+                    "differences": [_number(value) for value in situation.values],
+                    "mean": _number(situation.mean),
+                    "passed": situation.passed,
                 }
-                for item in self.measured
+                for situation in self.situations
             ],
+            "figures": _figures(self.measured),
             "comparisons": [
                 {
                     "claims": part.comparison.text,
@@ -92,19 +124,25 @@ class Finding:
 
 def find(claim: Claim, outcomes: Mapping[int, Outcomes]) -> Finding:
     """Measure a claim's quantities in the outcomes of each seed, and test what it says of them."""
-    values = {
-        quantity.label: tuple(_read(quantity, of_seed) for of_seed in outcomes.values())
-        for quantity in claim.quantities
+    wanted = {quantity.label: quantity for quantity in (*claim.quantities, *claim.gauges)}
+    measured = {
+        label: Measured(quantity, tuple(_read(quantity, of_seed) for of_seed in outcomes.values()))
+        for label, quantity in wanted.items()
     }
-    measured = tuple(Measured(quantity, values[quantity.label]) for quantity in claim.quantities)
-    parts = []
-    for comparison in claim.parts:
-        by_seed = zip(*(values[quantity.label] for quantity in comparison.quantities), strict=True)
-        contrasts = tuple(
-            comparison.contrast(figures) if all(map(math.isfinite, figures)) else math.nan for figures in by_seed
-        )
-        parts.append(Part(comparison, Test(contrasts)))
-    return Finding(claim, measured, tuple(parts))
+
+    def figures(quantities: Sequence[Quantity]) -> tuple[Measured, ...]:
+        return tuple(measured[quantity.label] for quantity in quantities)
+
+    def contrasts(comparison: Comparison) -> tuple[float, ...]:
+        by_seed = zip(*(item.values for item in figures(comparison.quantities)), strict=True)
+        return tuple(comparison.contrast(each) if all(map(math.isfinite, each)) else math.nan for each in by_seed)
+
+    return Finding(
+        claim,
+        figures(claim.quantities),
+        tuple(Part(comparison, Test(contrasts(comparison))) for comparison in claim.parts),
+        tuple(Situation(gate, figures(gate.condition.quantities), contrasts(gate.condition)) for gate in claim.gates),
+    )
 
 
 def spread(values: tuple[float, ...]) -> str:
@@ -115,6 +153,18 @@ def spread(values: tuple[float, ...]) -> str:
 def _read(quantity: Quantity, outcomes: Outcomes) -> float:
     """Its value, or not a number where one of its runs diverged and has no outcome."""
     return quantity.read(outcomes) if all(variant in outcomes for variant in quantity.variants) else math.nan
+
+
+def _figures(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": item.quantity.label,
+            "variants": item.quantity.variants,
+            "unit": item.quantity.unit,
+            "values": [_number(value) for value in item.values],
+        }
+        for item in measured
+    ]
 
 
 def _number(value: float | None) -> float | None:

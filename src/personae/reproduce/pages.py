@@ -10,14 +10,21 @@ from matplotlib.figure import Figure
 
 from personae.files import replacing, write_text
 from personae.reproduce.claims import Rising
-from personae.reproduce.findings import Finding, Part, spread
+from personae.reproduce.findings import Finding, Part, Situation, spread
 from personae.reproduce.statistics import LEVEL, Verdict
 
-COLOURS = {Verdict.HOLDS: "#2a7d4f", Verdict.FAILS: "#b3392f", Verdict.NOISE: "#8a8a8a", Verdict.MISSING: "#c9a227"}
+COLOURS = {
+    Verdict.HOLDS: "#2a7d4f",
+    Verdict.FAILS: "#b3392f",
+    Verdict.NOISE: "#8a8a8a",
+    Verdict.MISSING: "#c9a227",
+    Verdict.UNREACHED: "#5b6fa8",
+}
 RULE = (
     "Figures are mean ± standard deviation over the seeds. A comparison holds where a paired one-sided t-test over the "
     f"seeds speaks for it at p < {LEVEL}, does not hold where one speaks against it, and is within noise otherwise. "
-    "A claim holds where all its comparisons do, and does not where one does not."
+    "A claim holds where all its comparisons do, and does not where one does not. A gate is the situation that a claim "
+    "speaks of: where the mean over the seeds does not meet it, the regime is not reached, and the claim is not judged."
 )
 
 
@@ -53,7 +60,19 @@ def markdown(findings: Sequence[Finding], about: Mapping[str, Any]) -> str:
         for part in finding.parts:
             told = (difference(part), interval(part), chance(part), str(part.verdict))
             lines.append(_row((finding.claim.id, part.comparison.text, *told)))
+    if any(finding.situations for finding in findings):
+        lines += ["", "| id | gate | condition | measured | passed |", "|---|---|---|---|---|"]
+    for finding in findings:
+        for situation in finding.situations:
+            gate = situation.gate
+            lines.append(
+                _row((finding.claim.id, gate.situation, gate.condition.text, situation.text, passed(situation)))
+            )
     return "\n".join([*lines, ""])
+
+
+def passed(situation: Situation) -> str:
+    return {True: "yes", False: "no", None: "not measured"}[situation.passed]
 
 
 def difference(part: Part) -> str:

@@ -82,6 +82,11 @@ def figure(label: str, variant: str, metric: str = "heldout/accuracy", stage: st
     return Quantity(label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage))
 
 
+def constant(value: float, unit: str = "%") -> Quantity:
+    """A number that figures are held against."""
+    return Quantity(f"{value:g}{unit}" if unit == "%" else f"{value:g} {unit}", (), lambda _: value, unit)
+
+
 def average(label: str, *parts: Quantity) -> Quantity:
     variants = tuple(dict.fromkeys(variant for part in parts for variant in part.variants))
     return Quantity(label, variants, lambda outcomes: statistics.fmean(part.read(outcomes) for part in parts))

@@ -17,6 +17,7 @@ class Verdict(StrEnum):
     FAILS = "does not hold"
     NOISE = "within noise"
     MISSING = "not measured"
+    UNREACHED = "regime not reached"
 
 
 @dataclass(frozen=True)

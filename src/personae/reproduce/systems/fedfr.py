@@ -3,8 +3,8 @@
 import json
 import statistics
 
-from personae.reproduce.claims import Above, Claim, Near, System
-from personae.reproduce.quantities import Outcomes, Quantity, figure
+from personae.reproduce.claims import Above, Claim, Gate, Near, System
+from personae.reproduce.quantities import Outcomes, Quantity, constant, figure
 from personae.reproduce.rejudged import judged_again
 
 GENERIC, PERSONAL, GLOBAL = "heldout/tar@1e-02", "clients/personal/1:1 tar@1e-02", "clients/global/1:1 tar@1e-02"
@@ -59,6 +59,15 @@ BACKBONE = judged_again("local backbone, personalized", "fedfr", "1:1 tar@1e-02"
 ALL_PUBLIC = generic("all public faces", "all-public")
 A_FIFTH = Quantity("a fifth of the public faces", (), lambda _: 20.0)
 
+SATURATED = Gate(
+    "the pre-trained model is saturated: pooled training adds at most two points over going on with public faces alone",
+    Above(generic("public faces alone", "public-only"), CENTRAL, by=-2),
+)
+A_TENTH = Gate(
+    "the threshold takes about a tenth of the public faces",
+    Near(share("public faces of FedFR", "fedfr"), constant(10), within=5),
+)
+
 FEDFR = System(
     name="fedfr",
     paper="Liu, Wang, Chien and Lai, FedFR: Joint Optimization Federated Framework for Generic and Personalized Face "
@@ -70,6 +79,7 @@ FEDFR = System(
             "personalized better",
             "Table 1: 76.42 -> 73.79 TAR@1e-5 generic; 56.28 -> 67.33 TAR@1e-6 personalized",
             (Above(PRETRAINED, AVERAGING), Above(OWN_AVERAGING, personal("pre-trained", "pretrained"))),
+            gates=(SATURATED,),
         ),
         Claim(
             "FR-2",
@@ -77,18 +87,21 @@ FEDFR = System(
             "averaging",
             "76.79 generic; 81.75 personalized",
             (Above(HARD, PRETRAINED), Above(OWN_HARD, OWN_AVERAGING)),
+            gates=(SATURATED, A_TENTH),
         ),
         Claim(
             "FR-3",
             "The contrastive term lifts generic and costs some personalized",
             "77.41; 77.77",
             (Above(CONTRASTIVE, HARD), Above(OWN_HARD, OWN_CONTRASTIVE)),
+            gates=(A_TENTH,),
         ),
         Claim(
             "FR-4",
             "The DFC branch lifts personalized strongly, generic not lower",
             "77.60; 88.32",
             (Above(OWN_FEDFR, OWN_CONTRASTIVE), Above(FEDFR_, CONTRASTIVE, by=-SLIGHTLY)),
+            gates=(A_TENTH,),
         ),
         Claim(
             "FR-5",
@@ -96,18 +109,21 @@ FEDFR = System(
             "77.60 vs 77.56",
             (Near(FEDFR_, CENTRAL, within=CLOSE),),
             beside=(PRETRAINED,),
+            gates=(SATURATED, A_TENTH),
         ),
         Claim(
             "FR-6",
             "Personalized: fine-tune < distillation < branch with CosFace < branch with binary loss",
             "Table 2: 73.81, 75.82, 82.93, 88.32",
             (Above(DISTILLED, FINE_TUNED), Above(OWN_COSFACE, DISTILLED), Above(OWN_FEDFR, OWN_COSFACE)),
+            gates=(A_TENTH,),
         ),
         Claim(
             "FR-7",
             "Personalized: global model < local backbone < backbone + transform",
             "Table 3: 70.95, 81.46, 88.32",
             (Above(BACKBONE, personal("global model", "fedfr", GLOBAL)), Above(OWN_FEDFR, BACKBONE)),
+            gates=(A_TENTH,),
         ),
         Claim(
             "FR-8",
@@ -120,12 +136,14 @@ FEDFR = System(
                 generic("a higher threshold", "higher-threshold"),
                 share("public faces with a higher threshold", "higher-threshold"),
             ),
+            gates=(SATURATED,),
         ),
         Claim(
             "FR-9",
             "With 40 ... 1 identities per client, FedFace falls below pre-trained and FedFR stays above it",
             "Figure 4",
             tuple(part for ending in IDENTITIES for part in _by_identities(ending)),
+            gates=(A_TENTH,),
         ),
     ),
 )

@@ -1,0 +1,106 @@
+"""An oracle: FedPE whose clients see everybody's class embeddings, frozen. It bounds what a correction can be worth.
+
+server: send theta, and to client k the rows W_j of all others, as last seen
+client: theta_k, W_k <- SGD on the margin loss of its own faces over the classes of all clients; W_j stays
+        send theta_k, W_k and n_k
+server: theta <- sum_k n_k theta_k / sum_k n_k
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.message import Broadcast, Message, ServerState
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.drift import EmbeddingRegulariser, require_regularisation
+from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.margins import Margin
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(ServerState):
+    rows: dict[str, ClassEmbeddings]  # W_k of every client seen so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Broadcast):
+    others: ClassEmbeddings | None  # W_j of all other clients; None before the server has seen any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(OwnRows):
+    """W_k: the client's class embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up(Message):
+    model: ModelState  # theta_k
+    rows: ClassEmbeddings  # W_k
+    samples: Count  # n_k
+    training: Scalars  # the mean loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(Algorithm[State, Down, Private, Up]):
+    """Federated averaging where each client tells its people from everybody's. Not private: for comparison only.
+
+    A client trains with the true cross-client negatives that FedGC's correction stands in for. Everybody receives a
+    template of everybody. `weighting`, `rows` and `regularisation` are as in FedPE.
+    """
+
+    name: ClassVar[str] = "oracle"
+    shows_others: ClassVar[bool] = True
+
+    margin: Margin = field(default_factory=Margin)
+    training: LocalSGD = field(default_factory=LocalSGD)
+    weighting: Weighting = "samples"
+    rows: Beginning = "mean"
+    regularisation: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_regularisation(self.regularisation)
+
+    def start(self, previous: ServerState | None, server: Server) -> State:
+        return State(model=previous.model if previous else server.initial, rows={})
+
+    def send(self, state: State, client: ClientInfo) -> Down:
+        others = [known.rows for name, known in sorted(state.rows.items()) if name != client.name]
+        return Down(model=state.model, others=ClassEmbeddings(torch.cat(others)) if others else None)
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        module = client.backbone.load(down.model)
+        if private:
+            rows = private.rows.to(client.backbone.device, copy=True)
+        else:
+            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        others = rows[:0] if down.others is None else down.others.rows.to(client.backbone.device)
+        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+
+        def loss(batch: Batch) -> Tensor:
+            features = module(batch.images)
+            return self.margin.loss(features, torch.cat([rows, others]), batch.labels) + drift(batch.images, features)
+
+        fit = self.training.train(client, [rows], client.train, loss)
+        up = Up(
+            model=client.backbone.state(),
+            rows=ClassEmbeddings(rows),
+            samples=Count(len(client.train)),
+            training=Scalars({"loss": fit.loss}),
+        )
+        return up, Private(rows=rows)
+
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        rows = dict(state.rows)
+
+        def models() -> Iterator[tuple[Tensor, float]]:
+            for reply in replies:
+                rows[reply.client.name] = reply.up.rows
+                yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
+
+        return State(model=ModelState(state.model.layout, weighted_mean(models())), rows=rows)
