@@ -1,6 +1,5 @@
 """A crowd of clients with random pixels, and rounds of FedPE over it through the engine's own parts."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from personae import Augmentation, ClientInfo, Federation, FedPE, Firewall, Loca
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import AnyAlgorithm, Server
 from personae.core.rng import generator
+from personae.core.selection import Everybody, Occasion, Selection
 from personae.data.faces import FaceSamples
 from personae.data.pixels import PixelStore
 from personae.runtime.exchange import Exchange
@@ -83,13 +83,13 @@ class Rounds:
     workers: int = 1
     device: str = "cpu"
     acceleration: Acceleration = field(default_factory=Acceleration)
-    participation: float = 1.0
+    selection: Selection = field(default_factory=Everybody)
     algorithm: AnyAlgorithm | None = None
     firewall: Firewall = field(default_factory=Firewall)
 
     def __post_init__(self) -> None:
         algorithm = self.algorithm or FedPE(training=self.training, margin=MARGIN, rows="random")
-        self.stage = Stage(name="round", algorithm=algorithm, rounds=100_000, participation=self.participation)
+        self.stage = Stage(name="round", algorithm=algorithm, rounds=100_000, selection=self.selection)
         recipe = (self.stage,)
         self.federation = Federation(
             seed=0,
@@ -106,11 +106,6 @@ class Rounds:
         self.state = self.stage.algorithm.start(None, self._server(0))
         self.rounds = 0
 
-    def asked(self) -> Iterable[ClientInfo]:
-        draw = generator(0, "participants", self.rounds)
-        count = max(1, round(self.participation * len(self.clients)))
-        return [self.clients[index] for index in torch.randperm(len(self.clients), generator=draw)[:count].tolist()]
-
     def round(self) -> None:
         self.rounds += 1
         exchange = Exchange(self.transport, "train", self.stage, self.rounds)
@@ -119,7 +114,7 @@ class Rounds:
                 self.stage,
                 self.state,
                 self._server(self.rounds),
-                list(self.asked()) if self.participation < 1 else self.clients,
+                self.stage.selection.select(Occasion(self.clients, 0, self.stage.name, self.rounds, self.stage.rounds)),
                 exchange,
                 self.firewall,
                 self.folder / "scratch",

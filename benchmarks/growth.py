@@ -21,6 +21,7 @@ import torch
 from crowd import NETWORKS, Crowd, Rounds, random_pixels, training
 from personae import FedFace, FedPE
 from personae.parts.margins import Margin
+from personae.selection import Share
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ def one(algorithm: str, clients: int) -> None:
             crowd,
             NETWORKS["small"],
             options,
-            participation=share,
+            selection=Share(share=share),
             algorithm=method,
         )
         rounds.round()

@@ -28,6 +28,7 @@ from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Request
+from personae.selection import Share
 from toys import NAMES, TRAINING, Crowd, Dropping, Rehearsal, Relay, Reversed, quickly, stage_of
 
 EVERYTHING = Carry(momentum="server", control_variates=True, batch_norm="all")
@@ -237,7 +238,9 @@ def test_what_is_kept_by_the_client_alone_changes_nothing_that_crosses(tmp_path:
 
 def test_a_client_that_was_away_goes_on_with_what_it_had(tmp_path: Path):
     """Half of the clients in each round: whoever is not asked keeps its state from the last time it was."""
-    run = rehearse(tmp_path, FedPE(), Carry(momentum="client", control_variates=True), rounds=4, participation=0.5)
+    run = rehearse(
+        tmp_path, FedPE(), Carry(momentum="client", control_variates=True), rounds=4, selection=Share(share=0.5)
+    )
     transport = listened(run)
     layout = run.federation.backbone().layout
     variates = {name: torch.zeros(layout.trainable_size) for name in NAMES}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from personae import ConfigError, FedPE, load_experiment
+from personae.core.selection import Everybody
 from personae.experiment.config import load_variants, parse_experiment
 from personae.experiment.recipes import RECIPES
 
@@ -36,7 +37,7 @@ def test_hyper_parameters_reach_the_algorithm_and_defaults_fill_the_rest() -> No
     assert isinstance(stage.algorithm, FedPE)
     assert stage.algorithm.training.lr == 0.1
     assert stage.algorithm.training.momentum == FedPE().training.momentum
-    assert (stage.rounds, stage.participation) == (2, 1.0)
+    assert (stage.rounds, stage.selection) == (2, Everybody())
 
 
 def test_resolved_configuration_is_plain_data_that_parses_to_the_same_experiment() -> None:
@@ -124,7 +125,14 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "algorithm", value={}), "algorithm.name is None"),
         (set_at("stages", 0, "runds", value=1), r"stages\.0\.runds: .* did you mean rounds\?"),
         (set_at("stages", 0, "rounds", value=0), "rounds is 0"),
-        (set_at("stages", 0, "participation", value=1.5), "participation is 1.5"),
+        (set_at("stages", 0, "participation", value=0.5), "participation is now selection = "),
+        (set_at("stages", 0, "selection", value={"name": "share", "share": 1.5}), "share is 1.5"),
+        (
+            set_at("stages", 0, "selection", value={"name": "shares"}),
+            r"name is 'shares'; did you mean share\?",
+        ),
+        (set_at("stages", 0, "selection", value={"name": "count", "cliens": 1}), r"cliens: .* did you mean clients\?"),
+        (set_at("stages", 0, "selection", value={"name": "growing", "first": 3, "last": 2}), "grows from at least 1"),
         (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
         (set_at("stages", 0, "after", value="later"), "'later' is no earlier stage"),
         (set_at("stages", 0, "name", value="../escape"), r"stages\.0\.name"),

@@ -15,6 +15,7 @@ from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Failure
+from personae.selection import Share
 from toys import TRAINING, Crowd, Dropping, Notebook, Rehearsal, Relay, Reversed, Troubled, quickly, stage_of
 
 REJECTED = {
@@ -190,9 +191,9 @@ def test_newcomers_are_assessed_but_never_trained(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "private").iterdir()) == ["ann", "eve", "zoe"]
 
 
-def test_participation_draws_other_clients_each_round_and_the_same_ones_each_time(tmp_path: Path):
+def test_a_share_draws_other_clients_each_round_and_the_same_ones_each_time(tmp_path: Path):
     def asked(folder: str, seed: int) -> list[list[str]]:
-        stage = stage_of(quickly(FedPE()), rounds=6, participation=0.5)
+        stage = stage_of(quickly(FedPE()), rounds=6, selection=Share(share=0.5))
         return [e["participants"] for e in Rehearsal(tmp_path / folder, (stage,), seed=seed).run().notebook.rounds()]
 
     first = asked("a", 1)
@@ -329,8 +330,6 @@ def test_no_figures_of_a_client_that_fails_in_its_assessment(rehearsal: Rehearsa
     "options",
     [
         {"rounds": 0},
-        {"participation": 0.0},
-        {"participation": 1.5},
         {"quorum": 0.0},
         {"quorum": 2},
         {"evaluate_every": -1},

@@ -21,6 +21,7 @@ from personae.parts.corrections import cosine_regulariser, drawn, softmax_regula
 from personae.parts.margins import Margin
 from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
+from personae.selection import Share
 from toys import NAMES, TRAINING, Rehearsal, stage_of
 
 SOFTMAX = Margin(kind="softmax")
@@ -97,7 +98,7 @@ def test_anchors_are_drawn_with_the_random_numbers_of_the_server(backbone: Backb
 
 def test_a_run_with_half_of_the_clients_a_round_keeps_everybodys_rows(tmp_path: Path):
     algorithm = FedGC(training=TRAINING, strength=0.1)
-    run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=6, participation=0.5),)).run()
+    run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=6, selection=Share(share=0.5)),)).run()
     seen = {name for event in run.notebook.rounds() for name in event["participants"]}
     rows = run.checkpoints.finished("fedgc").rows
     assert set(rows) == seen == set(NAMES)
@@ -133,7 +134,7 @@ def test_without_a_regulariser_it_is_fedpe_to_the_bit(tmp_path: Path):
         ("fedpe", FedPE(training=TRAINING)),
         ("fedgc", FedGC(training=TRAINING, regulariser="none")),
     ):
-        recipe = (stage_of(algorithm, name="federate", rounds=3, participation=0.5),)
+        recipe = (stage_of(algorithm, name="federate", rounds=3, selection=Share(share=0.5)),)
         runs[name] = Rehearsal(tmp_path / name, recipe).run()
     assert torch.equal(runs["fedpe"].final(), runs["fedgc"].final())
     assert runs["fedpe"].notebook.books == {

@@ -35,7 +35,7 @@ def walk(step: ServerStep, *ways: tuple[float, float]) -> list[float]:
     now, found = state(1.0, -1.0, 0.0), []
     for number, way in enumerate(ways, 1):
         merged = replace(now, model=ModelState(LAYOUT, now.model.flat + torch.tensor([*way, 5.0])), memory={})
-        now = step.applied(now, merged)
+        now = step.applied(now, merged, number, len(ways))
         assert now.model.flat[2] == 5.0 * number  # statistics follow the clients, whatever the step
         found.append(float(now.model.flat[0]))
     return found
@@ -43,7 +43,8 @@ def walk(step: ServerStep, *ways: tuple[float, float]) -> list[float]:
 
 def test_plain_averaging_takes_the_merged_state_as_it_is():
     merged = state(3.0, 4.0, 5.0)
-    assert ServerStep().applied(state(0.0, 0.0, 0.0), merged) is merged
+    assert ServerStep().applied(state(0.0, 0.0, 0.0), merged, 1, 1) is merged
+    assert ServerStep().judged(merged) is merged
 
 
 def test_half_a_step():
@@ -75,7 +76,58 @@ def test_adaptive_steps(kind: str):
     assert walk(step, (2.0, 1.0), (-1.0, 1.0), (0.5, 1.0)) == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"lr": 0}, {"lr": float("inf")}, {"momentum": 1.0}, {"second": -1}, {"floor": 0}])
+def judged(step: ServerStep, *models: float) -> list[list[float]]:
+    """What counts after each round, where the rounds end with models whose three entries are this number."""
+    now, found = state(0.0, 0.0, 0.0), []
+    for number, model in enumerate(models, 1):
+        now = step.applied(now, state(model, model, model), number, len(models))
+        assert now.model.flat.tolist() == [model] * 3  # training goes on from here
+        found.append(step.judged(now).model.flat.tolist())
+    return found
+
+
+def test_the_mean_over_the_tail():
+    found = judged(ServerStep(average="tail", tail=0.4), 9.0, 8.0, 7.0, 1.0, 4.0)
+    assert found == [[9.0] * 3, [8.0] * 3, [7.0] * 3, [1.0] * 3, [2.5] * 3]
+    assert judged(ServerStep(average="tail", tail=0.01), 9.0, 8.0)[-1] == [8.0] * 3
+    assert judged(ServerStep(average="tail", tail=1.0), 9.0, 8.0, 1.0)[-1] == [6.0] * 3
+
+
+def test_the_mean_whose_weights_fall():
+    models, decay = (9.0, 8.0, 1.0, 4.0), 0.5
+    wanted = []
+    for end in range(1, 5):
+        weights = [decay ** (end - 1 - place) for place in range(end)]
+        wanted.append(sum(w * m for w, m in zip(weights, models, strict=False)) / sum(weights))
+    found = judged(ServerStep(average="exponential", decay=decay), *models)
+    assert [each[0] for each in found] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_what_counts_is_evaluated_and_goes_to_the_next_stage(tmp_path: Path):
+    """The mean of the models after the last two of three rounds, which a run of each length ends with."""
+    ends = [rehearse(tmp_path / str(rounds), ServerStep(), rounds).run().final() for rounds in (2, 3)]
+    averaged = rehearse(tmp_path / "tail", ServerStep(average="tail", tail=0.6)).run()
+    assert torch.allclose(averaged.final(), torch.stack(ends).mean(dim=0), atol=1e-6)
+    assert not torch.equal(averaged.final(), ends[-1])
+    (model,) = averaged.notebook.models.values()
+    layout = averaged.federation.backbone().layout
+    assert torch.equal(layout.flatten({name: model[name] for name in layout.names}), averaged.final())
+    assert averaged.checkpoints.finished("fedpe").memory == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": 0},
+        {"lr": float("inf")},
+        {"momentum": 1.0},
+        {"second": -1},
+        {"floor": 0},
+        {"decay": 1.0},
+        {"tail": 0.0},
+        {"tail": 1.5},
+    ],
+)
 def test_impossible_steps_are_refused(options):
     with pytest.raises(ValueError, match="must be"):
         ServerStep(**options)
@@ -96,8 +148,9 @@ def test_the_engine_goes_half_the_way(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
-def test_a_resumed_run_remembers(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch):
-    step = ServerStep(kind=kind, lr=0.1)
+@pytest.mark.parametrize("average", ["none", "exponential", "tail"])
+def test_a_resumed_run_remembers(tmp_path: Path, kind: str, average: str, monkeypatch: pytest.MonkeyPatch):
+    step = ServerStep(kind=kind, lr=0.1, average=average, tail=0.7)
     whole = rehearse(tmp_path / "whole", step).run()
     cut = rehearse(tmp_path / "cut", step)
     save = Checkpoints.save

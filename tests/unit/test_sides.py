@@ -25,6 +25,7 @@ from personae.parts.local_sgd import LocalSGD
 from personae.report.table import comparison, heading
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
+from personae.selection import Share
 from toys import NAMES, Crowd, Rehearsal, Relay, quickly, random_faces, stage_of
 
 LOOSE = CFinch(distance=1.4)
@@ -44,8 +45,8 @@ def test_a_stage_asks_its_side_alone(tmp_path: Path, side: str, expected: tuple[
     assert set(run.notebook.books["metrics"][-1]["clients"]) == set(NAMES)  # everybody is assessed all the same
 
 
-def test_participation_is_a_share_of_the_side(tmp_path: Path):
-    stage = stage_of(quickly(FedPE()), clients="targets", participation=0.67)
+def test_a_share_is_of_the_side(tmp_path: Path):
+    stage = stage_of(quickly(FedPE()), clients="targets", selection=Share(share=0.67))
     run = Rehearsal(tmp_path, (stage,), source="zoe").run()
     for event in run.notebook.rounds():
         assert len(event["participants"]) == 2

@@ -219,7 +219,7 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
         "evaluation.personalized={ fars = [0.1], fpirs = [0.1], protocols = ['correct', 'paper'] }",
         "stages.pretrain.rounds=1",
         "stages.federate.rounds=2",
-        "stages.federate.participation=1.0",
+        "stages.federate.selection.share=1.0",
         "stages.federate.algorithm={ name = 'fedfr', training = { lr = 0.02 } }",
         "stages.central.label=tuned",
         "stages.central.after=federate",

@@ -7,6 +7,7 @@ import pytest
 from personae.core.stage import predecessors
 from personae.errors import ConfigError
 from personae.experiment.config import load_experiment, load_variants
+from personae.selection import Share
 
 FILE = """
 name = "x"
@@ -46,7 +47,7 @@ algorithm = { name = "fedgc", strength = 0.5, margin = { kind = "cosface", scale
 
 [variants]
 plain = {}
-half.stages.train.participation = 0.5
+half.stages.train.selection = { name = "share", share = 0.5 }
 scale.stages.train.algorithm.margin.scale = 4.0
 other.stages.train.algorithm = { name = "fedpe", rows = "random" }
 start.until = "start"
@@ -73,8 +74,8 @@ def test_a_variant_changes_what_it_says_and_runs_its_chain_alone(file: Path):
     }
     plain = found["plain"].resolved()
     half = found["half"].resolved()
-    assert half["stages"][1].pop("participation") == 0.5
-    assert plain["stages"][1].pop("participation") == 1.0
+    assert half["stages"][1].pop("selection") == {"name": "share", "share": 0.5}
+    assert plain["stages"][1].pop("selection") == {"name": "all"}
     assert half == plain
     margin = found["scale"].recipe[1].algorithm.margin
     assert (margin.kind, margin.scale) == ("cosface", 4.0)
@@ -127,12 +128,12 @@ def test_a_file_may_extend_another(file: Path):
     other = file.with_name("larger.toml")
     other.write_text(
         'extends = "x.toml"\nname = "larger"\npartition.clients = 8\nstages.train.rounds = 30\n'
-        "[variants]\nhalf.stages.train.participation = 0.25\nmore = {}\n"
+        "[variants]\nhalf.stages.train.selection.share = 0.25\nmore = {}\n"
     )
     small, large = load_variants(file), load_variants(other)
     assert list(large) == [*small, "more"]
     assert (large["half"].name, large["half"].partition.clients) == ("larger", 8)
-    assert (large["half"].stages[1].rounds, large["half"].stages[1].participation) == (30, 0.25)
+    assert (large["half"].stages[1].rounds, large["half"].recipe[1].selection) == (30, Share(share=0.25))
     assert large["half"].network == small["half"].network
     other.write_text('extends = "x.toml"\npartition.clients = 8\n')
     with pytest.raises(ConfigError, match="name: this is missing"):

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.payload import Count, Scalars
+from personae.core.selection import Everybody, Selection
 from personae.core.server_step import ServerStep
 from personae.errors import ConfigError
 
@@ -19,7 +21,7 @@ class Stage:
     rounds: int
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
-    participation: float = 1.0  # share of these clients asked in a round
+    selection: Selection = field(default_factory=Everybody)  # which of these clients are asked in a round
     quorum: float = 0.5  # share of the asked that must return an acceptable update
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
@@ -30,8 +32,7 @@ class Stage:
             raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be at least 1")
         if self.clients not in get_args(Side):
             raise ConfigError(f"stage {self.name}: clients is {self.clients!r}; there are {', '.join(get_args(Side))}")
-        if not 0 < self.participation <= 1:
-            raise ConfigError(f"stage {self.name}: participation is {self.participation}, it must be in (0, 1]")
+        self._check_selection()
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"stage {self.name}: quorum is {self.quorum}, it must be in (0, 1]")
         if self.evaluate_every < 0:
@@ -40,6 +41,18 @@ class Stage:
             raise ConfigError(
                 f"stage {self.name}: server steps go with federated stages; {self.algorithm.name} is none"
             )
+
+    def _check_selection(self) -> None:
+        """A policy uses what clients say of themselves anyway; it is no reason for them to say more."""
+        algorithm = self.algorithm
+        said = {kind for name, kind in algorithm.types.up.payloads().items() if name not in algorithm.withheld}
+        for knowledge in sorted(self.selection.learns):
+            kind = {"samples": Count, "loss": Scalars}[knowledge].__name__
+            if kind not in said:
+                raise ConfigError(
+                    f"stage {self.name}: selection {self.selection.name} needs the {knowledge} of clients, "
+                    f"which {algorithm.name} does not disclose (it sends no {kind}); choose another policy"
+                )
 
     @property
     def title(self) -> str:

@@ -5,13 +5,14 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from personae.algorithms import ALGORITHMS
 from personae.algorithms.carrying import Carry
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.selection import Everybody, Selection
 from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Side, Stage, predecessors
 from personae.data import PartitionPlan
@@ -23,8 +24,11 @@ from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
 from personae.runtime.firewall import Firewall
+from personae.selection import SELECTIONS
 
 SYNTHETIC = "synthetic"
+
+ChosenT = TypeVar("ChosenT")
 
 
 class _Section(BaseModel):
@@ -95,19 +99,26 @@ class Evaluation(_Section):
 
 
 class StageSection(_Section):
-    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters."""
+    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters; `selection` a policy's, likewise."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     label: str = ""
     after: str | None = None
     rounds: int = 1
     clients: Side = "all"
-    participation: float = 1.0
+    selection: dict[str, Any] = Field(default_factory=lambda: {"name": Everybody.name})
     quorum: float = 0.5
     evaluate_every: int = 0
     server: ServerStep = Field(default_factory=ServerStep)
     carry: Carry = Field(default_factory=Carry)
     algorithm: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "participation" in given:
+            raise ValueError('participation is now selection = { name = "share", share = ... }; change it')
+        return given
 
 
 class Experiment(_Section):
@@ -140,6 +151,8 @@ class Experiment(_Section):
         for section, given in zip(plain["stages"], self.stages, strict=True):
             algorithm = _algorithm(given.name, given.algorithm)
             section["algorithm"] = {"name": algorithm.name, **dataclasses.asdict(algorithm)}  # type: ignore[call-overload]
+            selection = _selection(given.name, given.selection)
+            section["selection"] = {"name": selection.name, **dataclasses.asdict(selection)}  # type: ignore[call-overload]
         return plain
 
 
@@ -204,23 +217,32 @@ def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
 def _stage(section: StageSection) -> Stage:
     options = dict(section)
     algorithm, carry = _algorithm(section.name, options.pop("algorithm")), options.pop("carry")
+    selection = _selection(section.name, options.pop("selection"))
     try:
-        return Stage(**options, algorithm=carry.around(algorithm))
+        return Stage(**options, algorithm=carry.around(algorithm), selection=selection)
     except ValueError as error:
         raise ConfigError(f"stages.{section.name}.carry: {error}") from error
 
 
 def _algorithm(stage: str, options: Mapping[str, Any]) -> AnyAlgorithm:
+    return _chosen(f"stages.{stage}.algorithm", options, ALGORITHMS)
+
+
+def _selection(stage: str, options: Mapping[str, Any]) -> Selection:
+    return _chosen(f"stages.{stage}.selection", options, SELECTIONS)
+
+
+def _chosen(place: str, options: Mapping[str, Any], registry: Mapping[str, type[ChosenT]]) -> ChosenT:
+    """What is registered under the name in these options, with the rest of them as its settings."""
     rest = dict(options)
     name = rest.pop("name", None)
-    if name not in ALGORITHMS:
-        raise ConfigError(f"stages.{stage}.algorithm.name is {name!r}{nearest(str(name), ALGORITHMS)}")
-    kind = ALGORITHMS[name]
+    if name not in registry:
+        raise ConfigError(f"{place}.name is {name!r}{nearest(str(name), registry)}")
+    kind = registry[name]
     try:
-        algorithm: AnyAlgorithm = TypeAdapter(kind).validate_python(rest)
+        return TypeAdapter(kind).validate_python(rest)
     except ValidationError as error:
-        raise ConfigError(explain(error, kind, f"stages.{stage}.algorithm")) from error
-    return algorithm
+        raise ConfigError(explain(error, kind, place)) from error
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

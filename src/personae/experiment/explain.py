@@ -9,14 +9,16 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+_MISSPELT = ("extra_forbidden", "unexpected_keyword_argument")
+
 
 def explain(error: ValidationError, root: Any, prefix: str = "") -> str:
     """The first problem in one line: where, what, and the nearest valid key where one was misspelt."""
     problems = error.errors(include_url=False)
-    first = problems[0]
+    first = min(problems, key=lambda problem: problem["type"] not in _MISSPELT)  # its right name may seem missing
     place = ".".join([*filter(None, [prefix]), *map(str, first["loc"])])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] in _MISSPELT:
         valid = _keys_at(root, first["loc"][:-1])
         return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
     if first["type"] in ("missing", "missing_argument"):

@@ -3,7 +3,7 @@
     [variants]
     fedgc = {}                                                     # the experiment as it stands
     fedpe.stages.federate.algorithm.regulariser = "none"
-    half.stages.federate.participation = 0.5
+    half.stages.federate.selection = { name = "share", share = 0.5 }
     pretrained.until = "pretrain"                                  # no further than this stage
 
 A variant runs one stage and those that it continues from: the stage named by `until`, by default the last. The rest of

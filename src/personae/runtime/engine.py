@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
@@ -15,6 +13,7 @@ from personae.core.message import ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
+from personae.core.selection import Occasion
 from personae.core.signs import Figures
 from personae.core.stage import Stage, predecessors
 from personae.errors import ConfigError
@@ -25,6 +24,7 @@ from personae.runtime.exchange import Exchange
 from personae.runtime.federation import Assessment, Federation
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import torch_threads
+from personae.runtime.knowledge import known, remember
 from personae.runtime.round import Outcome, federated_round
 from personae.runtime.transport import Failure, Transport
 
@@ -128,21 +128,24 @@ class _Walk:
         rounds = range(first, stage.rounds + 1)
         if not rounds:
             return
-        unit, asked = "rounds", 1
+        unit, work = "rounds", len(rounds)
         if stage.algorithm.federated:
-            unit, asked = "clients", self._asked(stage)
-        with self.engine.progress(stage.title, asked * len(rounds), unit) as advance:
+            eligible = len(self._eligible(stage))
+            unit, work = "clients", sum(stage.selection.count(eligible, each, stage.rounds) for each in rounds)
+        with self.engine.progress(stage.title, work, unit) as advance:
             if first == 1 and stage.evaluate_every:
                 self._evaluate(stage, state, 0)  # where the curves begin
             for round_ in rounds:
                 began = time.monotonic()
                 state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
+                judged = stage.server.judged(state)
                 if stage.evaluates(round_):
-                    self._evaluate(stage, state, round_)
+                    self._evaluate(stage, judged, round_)
                 self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
-                self.engine.checkpoints.save(stage, round_, state, self.engine.journal.position(), figures)
+                kept = judged if round_ == stage.rounds else state
+                self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
 
     def _round(
         self, stage: Stage, state: ServerState, round_: int, before: Mapping[str, float], advance: Advance
@@ -151,7 +154,7 @@ class _Walk:
         server = self._server(stage, round_)
         participants: list[ClientInfo] = []
         if stage.algorithm.federated:
-            participants = self._participants(stage, round_)
+            participants = self._participants(stage, state, round_)
             exchange = Exchange(self.engine.transport, "train", stage, round_, self.engine.coding)
             outcome = federated_round(
                 stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
@@ -165,7 +168,8 @@ class _Walk:
         for sign in stage.algorithm.signs(Figures(outcome.scalars, before, outcome.clients)):
             self.engine.notify(f"{stage.name}, round {round_}: {sign}")
             self.engine.journal.metrics({"event": "warning", "stage": stage.name, "round": round_, "text": sign})
-        return stage.server.applied(state, outcome.state), outcome.scalars
+        after = stage.server.applied(state, outcome.state, round_, stage.rounds)
+        return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
@@ -193,15 +197,18 @@ class _Walk:
         """The clients of the stage's side that take part in training."""
         return [client for client in self.trainers if stage.takes(client.source)]
 
-    def _asked(self, stage: Stage) -> int:
-        return max(1, round(stage.participation * len(self._eligible(stage))))
-
-    def _participants(self, stage: Stage, round_: int) -> list[ClientInfo]:
+    def _participants(self, stage: Stage, state: ServerState, round_: int) -> list[ClientInfo]:
         """Who is asked in this round, in the order of the clients."""
-        draw = generator(self.engine.federation.seed, stage.name, round_, "participants")
-        eligible = self._eligible(stage)
-        chosen = torch.randperm(len(eligible), generator=draw)[: self._asked(stage)].sort().values
-        return [eligible[index] for index in chosen.tolist()]
+        return stage.selection.select(
+            Occasion(
+                clients=self._eligible(stage),
+                seed=self.engine.federation.seed,
+                stage=stage.name,
+                round=round_,
+                rounds=stage.rounds,
+                known=known(state, self.clients),
+            )
+        )
 
     def _server(self, stage: Stage, round_: int) -> Server:
         clients = self._eligible(stage)

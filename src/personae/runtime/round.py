@@ -1,14 +1,15 @@
 """One federated round: ask, check, and merge what is acceptable while the quorum holds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, field
+from math import ceil, nan
 from pathlib import Path
 from typing import Any
 
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.message import Message, ServerState
 from personae.core.payload import Scalars
+from personae.core.selection import Knowledge
 from personae.core.stage import Stage
 from personae.errors import Diverged, QuorumLost
 from personae.runtime.exchange import Exchange
@@ -26,6 +27,15 @@ class Outcome:
     failed: Mapping[str, str]
     scalars: Mapping[str, float]  # means over the accepted clients
     clients: Mapping[str, Mapping[str, float]]  # what each of them said
+    samples: Mapping[str, int] = field(default_factory=dict)  # and on how many samples its update rests
+
+    @property
+    def learnt(self) -> dict[str, dict[Knowledge, float]]:
+        """Of each accepted client, what a selection may want to know."""
+        return {
+            name: {"samples": self.samples[name], "loss": figures.get("loss", nan)}
+            for name, figures in self.clients.items()
+        }
 
 
 def federated_round(
@@ -70,6 +80,7 @@ def federated_round(
         {name: failures[name].reason for name in sorted(failures)},
         _means(list(said.values())),
         said,
+        {client.name: measures[client.name].samples for client in accepted},
     )
 
 

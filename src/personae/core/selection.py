@@ -1,0 +1,71 @@
+"""Who is asked in a round."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from personae.core.algorithm import ClientInfo
+from personae.core.rng import generator
+
+Knowledge = Literal["samples", "loss"]
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """One round in which clients are to be chosen, and what the server knows then.
+
+    `known` has, by client, what its last accepted update said: `samples`, the images it trained on, and `loss`, the
+    mean of its training loss. A client that was not heard of yet is not in it.
+    """
+
+    clients: Sequence[ClientInfo]  # who may be asked, in order
+    seed: int
+    stage: str
+    round: int  # counted from 1
+    rounds: int
+    known: Mapping[str, Mapping[Knowledge, float]] = field(default_factory=dict)
+
+    def generator(self, *words: int | str) -> torch.Generator:
+        """Random numbers of this round, or with words of their own of whatever these name."""
+        return generator(self.seed, self.stage, *(words or (self.round, "participants")))
+
+    def drawn(self, count: int) -> list[ClientInfo]:
+        """So many clients, each as probable as the others."""
+        order = torch.randperm(len(self.clients), generator=self.generator())
+        return self.at(order[:count].tolist())
+
+    def at(self, positions: Sequence[int]) -> list[ClientInfo]:
+        """The clients at these positions, in the order of the clients."""
+        return [self.clients[position] for position in sorted(positions)]
+
+
+class Selection(ABC):
+    """A policy: a frozen dataclass of its settings. The same occasion always gives the same clients."""
+
+    name: ClassVar[str]
+    learns: ClassVar[frozenset[Knowledge]] = frozenset()  # what it uses of `Occasion.known`
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    @abstractmethod
+    def count(self, eligible: int, round_: int, rounds: int) -> int:
+        """How many of the eligible clients are asked in this round; it does not depend on who they are."""
+
+    @abstractmethod
+    def select(self, occasion: Occasion) -> list[ClientInfo]:
+        """These clients, in the order of the clients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everybody(Selection):
+    """All clients in every round."""
+
+    name: ClassVar[str] = "all"
+
+    def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
+        return eligible
+
+    def select(self, occasion: Occasion) -> list[ClientInfo]:
+        return list(occasion.clients)

@@ -1,0 +1,27 @@
+"""A fixed number of clients, drawn anew in every round."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from personae.core.algorithm import ClientInfo
+from personae.core.selection import Occasion, Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedCount(Selection):
+    """Every client is as probable as the others."""
+
+    name: ClassVar[str] = "count"
+
+    clients: int
+    """How many are asked; all, where there are fewer."""
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ValueError(f"clients is {self.clients}, it must be at least 1")
+
+    def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
+        return min(self.clients, eligible)
+
+    def select(self, occasion: Occasion) -> list[ClientInfo]:
+        return occasion.drawn(self.clients)

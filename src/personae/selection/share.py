@@ -1,0 +1,27 @@
+"""A share of the clients, drawn anew in every round."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from personae.core.algorithm import ClientInfo
+from personae.core.selection import Occasion, Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Selection):
+    """Every client is as probable as the others."""
+
+    name: ClassVar[str] = "share"
+
+    share: float
+    """The part of the clients that is asked, in (0, 1]; at least one client is."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, it must be in (0, 1]")
+
+    def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
+        return max(1, round(self.share * eligible))
+
+    def select(self, occasion: Occasion) -> list[ClientInfo]:
+        return occasion.drawn(self.count(len(occasion.clients), occasion.round, occasion.rounds))
