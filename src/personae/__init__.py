@@ -43,6 +43,7 @@ from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import Evaluation, evaluate
 from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.result import RunResult, StopRun
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
 from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
@@ -128,11 +129,13 @@ __all__ = [
     "Recipe",
     "Recogniser",
     "Reply",
+    "RunResult",
     "Samples",
     "Scalars",
     "Server",
     "ServerState",
     "Stage",
+    "StopRun",
     "Threshold",
     "Transport",
     "Tune",

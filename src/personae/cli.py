@@ -360,7 +360,7 @@ def _execute(
 ) -> None:
     tell_what_leaves(experiment)
     try:
-        page = run_experiment(
+        result = run_experiment(
             experiment,
             out,
             resume=resume,
@@ -372,7 +372,7 @@ def _execute(
         )
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
-    screen.models(out, page, as_json)
+    screen.models(out, result.report, as_json)
 
 
 def _workers(asked: int | None, device: str) -> int:

@@ -19,8 +19,8 @@ def silent(description: str, total: int, unit: str) -> Iterator[Advance]:  # noq
     yield _ignore
 
 
-def unheard(line: str) -> None:
-    """A notice that nobody reads."""
+def unheard(word: object) -> None:
+    """What becomes of a notice or an event that nobody waits for."""
 
 
 def _ignore(count: int) -> None:

@@ -49,7 +49,7 @@ BELOW = {
     },
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
-BY_INTENT = {("data/clients.py", "runtime")}
+BY_INTENT = {("data/clients.py", "runtime"), ("experiment/run.py", "console")}
 
 
 def imported(path: Path) -> set[str]:

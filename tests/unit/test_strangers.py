@@ -227,7 +227,7 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
         "stages.central.algorithm={ name = 'adapt', method = 'distil' }",
     ]
     out = tmp_path / "run"
-    page = run_experiment(load_experiment(RECIPE, settings), out, cache=faces_cache)
+    page = run_experiment(load_experiment(RECIPE, settings), out, cache=faces_cache).report
     rows = {row.label: row.metrics for row in comparison(out)}
     wanted = {"1:1 tar@1e-01", "1:N tpir@1e-01", "1:N tpir@1e-01 (paper)"}
     for label, metrics in rows.items():

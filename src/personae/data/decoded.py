@@ -22,11 +22,11 @@ Crop = Literal["haar"]
 
 
 def open_faces(
-    path: Path,
+    path: str | Path,
     *,
     height: int,
     width: int,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     progress: Progress = silent,
     skip_unreadable: bool = False,
     layout: str | None = None,
@@ -51,7 +51,9 @@ def open_faces(
         width=width,
     )
     store = cached_pixels(
-        cache or default_cache(), recipe, lambda append: _decode_all(listing, height, width, append, progress, crop)
+        Path(cache or default_cache()),
+        recipe,
+        lambda append: _decode_all(listing, height, width, append, progress, crop),
     )
     _complain(listing, store.missing, skip_unreadable)
     table = _table(listing, Filled(store.digest, store.missing))
@@ -93,7 +95,7 @@ def pack_faces(
 
 
 def _listed(
-    path: Path, height: int, width: int, layout: str | None, crop: Crop | None, unlabelled: bool
+    path: str | Path, height: int, width: int, layout: str | None, crop: Crop | None, unlabelled: bool
 ) -> tuple[Path, Listing | None]:
     """The whole path, and what it declares; None for a pack, which needs no reader."""
     if height < 1 or width < 1:

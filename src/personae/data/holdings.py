@@ -71,10 +71,10 @@ class Partition:
             for name, count, row in zip(self.clients, identities, images, strict=True)
         ]
 
-    def write_table(self, faces: FaceSet, path: Path) -> None:
+    def write_table(self, faces: FaceSet, path: str | Path) -> None:
         """Client, identity, image and split of every image that somebody holds, as comma-separated values."""
         images = faces.columns.get("path", np.arange(len(faces)))
-        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(("client", "identity", "image", "split"))
             for name in self.clients:

@@ -31,7 +31,7 @@ def synthetic_faces(
     domain: str | Sequence[str] = DEFAULT,
     seed: int = 0,
     size: int = 64,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     progress: Progress = silent,
     workers: int = 1,
 ) -> FaceSet:
@@ -43,9 +43,8 @@ def synthetic_faces(
         )
     names = [domain] if isinstance(domain, str) else list(dict.fromkeys(domain))
     sittings = {name: _Sitting(first, identities, images, find_domain(name).name, seed, size) for name in names}
-    sets = {
-        name: _photographed(sitting, cache or default_cache(), progress, workers) for name, sitting in sittings.items()
-    }
+    folder = Path(cache or default_cache())
+    sets = {name: _photographed(sitting, folder, progress, workers) for name, sitting in sittings.items()}
     return sets[names[0]] if len(names) == 1 else join_faces(f"synthetic {' and '.join(names)}", sets)
 
 

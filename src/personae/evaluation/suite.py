@@ -40,7 +40,7 @@ def evaluate(
     embedder: Embedder,
     protocols: Iterable[EvaluationProtocol],
     *,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> Evaluation:
@@ -48,14 +48,14 @@ def evaluate(
 
     Vectors are kept in the folder `cache`, by the fingerprints of model and images.
     """
-    protocols = list(protocols)
+    protocols, folder = list(protocols), None if cache is None else Path(cache)
     for name, times in Counter(protocol.name for protocol in protocols).items():
         if times > 1:
             raise ConfigError(f"{times} protocols are called {name!r}: give each a name of its own")
     results: dict[str, BenchmarkResult] = {}
     for protocol in protocols:
         vectors = [
-            embeddings(embedder, part, cache=cache, progress=progress, name=protocol.name) for part in protocol.parts
+            embeddings(embedder, part, cache=folder, progress=progress, name=protocol.name) for part in protocol.parts
         ]
         results[protocol.name] = protocol.judge(*(each.to(device) for each in vectors))
     return Evaluation(results)

@@ -53,7 +53,7 @@ class Model:
 
 
 def load_model(
-    model: Path,
+    model: str | Path,
     stage: str | None = None,
     network: Network | None = None,
     *,
@@ -70,6 +70,7 @@ def load_model(
     and its mirror image together. `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of which
     size, where it does not say.
     """
+    model = Path(model)
     if model.suffix.lower() == SUFFIX and not model.is_dir():
         if stage is not None or network is not None or client is not None:
             raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone nor --client")

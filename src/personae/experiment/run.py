@@ -1,10 +1,14 @@
 """From an experiment to a finished run."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from personae.console import meter as shown_progress
+from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
 from personae.core.embedder import Embedder
 from personae.core.layout import Layout
@@ -13,6 +17,7 @@ from personae.data import Split
 from personae.evaluation.personal import evaluate_client
 from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.materials import Materials
+from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
 from personae.models import load_weights
 from personae.progress import Progress, silent, unheard
@@ -26,29 +31,45 @@ from personae.runtime.public import SharedFaces
 
 def run_experiment(
     experiment: Experiment,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     workers: int = 1,
     device: str = "cpu",
     acceleration: Acceleration | None = None,
-    cache: Path | None = None,
-    progress: Progress = silent,
-    notify: Callable[[str], None] = unheard,
-) -> Path:
-    """Run it, or go on with it, in the folder `out`; gives the path of the report."""
-    conduct(
-        experiment,
-        out,
-        resume=resume,
-        workers=workers,
-        device=device,
-        acceleration=acceleration,
-        cache=cache,
-        progress=progress,
-        notify=notify,
-    )
-    return write_report(out)
+    cache: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | Progress = False,
+    notify: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Run it, or go on with it, in the folder `out`; gives its figures, models and report.
+
+    Each of the `callbacks` gets every event of a round once that is safely on disk, and may raise `StopRun`.
+    `progress`: True shows it, with whatever there is to `notify`, as the command line does.
+    """
+    if isinstance(progress, bool):
+        notify = notify or (shown_notices if progress else unheard)
+        progress = shown_progress if progress else silent
+
+    def listen(event: Mapping[str, Any]) -> None:
+        for callback in callbacks:
+            callback(event)
+
+    with contextlib.suppress(StopRun):
+        conduct(
+            experiment,
+            Path(out),
+            resume=resume,
+            workers=workers,
+            device=device,
+            acceleration=acceleration,
+            cache=None if cache is None else Path(cache),
+            progress=progress,
+            notify=notify or unheard,
+            listen=listen,
+        )
+    write_report(Path(out))
+    return RunResult(out)
 
 
 def conduct(
@@ -63,6 +84,7 @@ def conduct(
     cache: Path | None = None,
     progress: Progress = silent,
     notify: Callable[[str], None] = unheard,
+    listen: Callable[[Mapping[str, Any]], None] = unheard,
 ) -> None:
     """Run it without a report.
 
@@ -106,6 +128,7 @@ def conduct(
                 threads=experiment.threads,
                 progress=progress,
                 notify=notify,
+                listen=listen,
             ).run()
         finally:
             transport.close()

@@ -50,7 +50,7 @@ class _Found(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-def load_weights(path: Path, network: Network | None = None) -> tuple[Network, dict[str, Tensor]]:
+def load_weights(path: str | Path, network: Network | None = None) -> tuple[Network, dict[str, Tensor]]:
     """The network that the weights in `path` fit (`network` itself if given), and its `state_dict`.
 
     `path` is a safetensors file or a PyTorch one (.pth, .pt), of which only tensors and plain containers are read. Of a
@@ -58,6 +58,7 @@ def load_weights(path: Path, network: Network | None = None) -> tuple[Network, d
     names are nearest to those of the network, without the prefix they share. Weights of lower precision become float32,
     and counters that are missing are zero.
     """
+    path = Path(path)
     content, note = _read(path)
     if network is None and note is not None:
         network = _noted(path, note)

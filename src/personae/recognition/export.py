@@ -45,8 +45,8 @@ class _Origin:
 
 
 def export_model(
-    source: Path,
-    to: Path,
+    source: str | Path,
+    to: str | Path,
     *,
     stage: str | None = None,
     client: str | None = None,
@@ -58,7 +58,7 @@ def export_model(
     on: Callable[[Model], Sequence[EvaluationProtocol]] | None = None,
     fars: Sequence[float] = (),
     resamples: int = 200,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     progress: Progress = silent,
 ) -> Exported:
     """Write a run's model, or that of one of its clients, or a weights file, to a .safetensors or .onnx file.
@@ -68,6 +68,7 @@ def export_model(
     its own held-out faces (at `fars` beside its own rates), with intervals from so many `resamples`. The card has the
     figures, and the thresholds for `personae enroll`.
     """
+    source, to = Path(source), Path(to)
     writer = WRITERS.get(to.suffix.lower())
     if writer is None:
         raise ConfigError(f"{to}: a model is exported to a file that ends with {' or '.join(WRITERS)}")

@@ -21,17 +21,17 @@ from personae.errors import DataError
 from personae.experiment.assess import Model
 
 
-def read_face(path: Path, model: Model, *, align: bool = False) -> Tensor:
+def read_face(path: str | Path, model: Model, *, align: bool = False) -> Tensor:
     """uint8 [height, width, 3], RGB; of a photograph, with `align`, the main face that is found in it."""
     try:
-        return _face(read_file(path), str(path), model, align=align, upright=True)
+        return _face(read_file(Path(path)), str(path), model, align=align, upright=True)
     except ImageError as why:
         raise DataError(f"{path}: cannot be used ({why}); give an image of a face") from why
 
 
-def read_person(paths: Sequence[Path], model: Model, *, align: bool = False) -> Tensor:
+def read_person(paths: Sequence[str | Path], model: Model, *, align: bool = False) -> Tensor:
     """uint8 [N, height, width, 3]: the images at these paths, and those in folders among them."""
-    files = [file for path in paths for file in (_inside(path) if path.is_dir() else [path])]
+    files = [file for path in map(Path, paths) for file in (_inside(path) if path.is_dir() else [path])]
     return torch.stack([read_face(file, model, align=align) for file in files])
 
 

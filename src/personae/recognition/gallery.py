@@ -55,8 +55,9 @@ class Gallery:
         self._connection = connection
 
     @classmethod
-    def create(cls, path: Path, model: str, width: int, threshold: Threshold | None = None) -> Self:
+    def create(cls, path: str | Path, model: str, width: int, threshold: Threshold | None = None) -> Self:
         """A new file for the vectors of the model with this digest; only its owner may read it."""
+        path = Path(path)
         if not 1 <= width <= MAX_WIDTH:
             raise ConfigError(f"{path}: vectors of {width} numbers; a gallery keeps 1 to {MAX_WIDTH}")
         try:
@@ -78,8 +79,9 @@ class Gallery:
         return cls(path, connection, model, width)
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: str | Path) -> Self:
         """A gallery that was made here; any other file, and one that has been tampered with, is refused."""
+        path = Path(path)
         _check_header(path)
         connection = _connect(path)
         try:

@@ -86,8 +86,9 @@ def enroll(gallery: Gallery, model: Model, name: str, faces: Tensor) -> int:
     return gallery.add(name, vectors(model, faces))
 
 
-def open_gallery(path: Path, model: Model) -> Gallery:
+def open_gallery(path: str | Path, model: Model) -> Gallery:
     """The gallery at this path if it is of this model; a new one where there is none."""
+    path = Path(path)
     if not path.exists():
         blank = torch.zeros(1, model.height, model.width, 3, dtype=torch.uint8)
         return Gallery.create(path, model.digest, vectors(model, blank).shape[1])

@@ -42,12 +42,12 @@ def by_hand(score: float) -> Threshold:
     return Threshold(score, None, "set by hand")
 
 
-def threshold_at(far: float, path: Path, model: Model, benchmark: str | None = None) -> Threshold:
+def threshold_at(far: float, path: str | Path, model: Model, benchmark: str | None = None) -> Threshold:
     """The threshold at this false accept rate, from an evaluation of this very model or from its card.
 
     It is refused where the evaluation has too few impostors to tell such a rate.
     """
-    found = read_evaluation(path)
+    found = read_evaluation(Path(path))
     if found["model"]["digest"] != model.digest:
         raise DataError(f"{path}: an evaluation of another model (or with other mirror images); evaluate this one")
     benchmarks = found["benchmarks"]

@@ -87,6 +87,45 @@ class Run:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a run: what clients said of their training (`loss`), or how a model did.
+
+    Without a client it is of all who trained, or of the server's benchmarks; with one, of this client's own faces.
+    """
+
+    stage: str
+    round: int
+    client: str | None
+    metric: str
+    value: float
+
+
+def read_figures(folder: Path) -> list[Figure]:
+    """Every figure of a run, in the order in which they were written down."""
+    found: list[Figure] = []
+    _each_line(folder / "metrics.jsonl", lambda event: found.extend(_figures(event)))
+    return found
+
+
+def _figures(event: Mapping[str, Any]) -> list[Figure]:
+    metrics: dict[str | None, Metrics]
+    match event["event"]:
+        case "round":
+            metrics = {None: event["scalars"]}
+        case "global":
+            metrics = {None: event["metrics"]}
+        case "personal":
+            metrics = event["clients"]
+        case _:
+            metrics = {}
+    return [
+        Figure(str(event["stage"]), int(event["round"]), client, name, float(value))
+        for client, of_client in metrics.items()
+        for name, value in of_client.items()
+    ]
+
+
 def read_run(folder: Path) -> Run:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no run directory: it has no config.json")

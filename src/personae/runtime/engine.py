@@ -79,6 +79,7 @@ class Engine:
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
+    listen: Callable[[Mapping[str, Any]], None] = unheard  # gets each event once its round is safely on disk
 
     def run(self) -> None:
         """From the beginning, or from after the last completed round."""
@@ -97,6 +98,7 @@ class _Walk:
         source = engine.federation.source
         self.clients = [ClientInfo(name, index, name == source) for index, name in enumerate(holdings.clients)]
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
+        self.events: list[Mapping[str, Any]] = []  # of the round that is going on
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
@@ -146,6 +148,7 @@ class _Walk:
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
                 kept = judged if round_ == stage.rounds else state
                 self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
+                self._publish()
 
     def _round(
         self, stage: Stage, state: ServerState, round_: int, before: Mapping[str, float], advance: Advance
@@ -178,7 +181,7 @@ class _Walk:
         results = {benchmark.name: benchmark.evaluate(embedder) for benchmark in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         place = {"stage": stage.name, "round": round_}
-        self.engine.journal.metrics({"event": "global", **place, "metrics": metrics})
+        self._record({"event": "global", **place, "metrics": metrics})
         exchange = Exchange(self.engine.transport, "assess", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         for answer in exchange.ask(state, self.clients):
@@ -189,7 +192,7 @@ class _Walk:
         self._enter(exchange)
         new = sorted(set(figures) & self.engine.federation.holdings.newcomers)
         event = {"event": "personal", **place, "clients": dict(sorted(figures.items())), "new": new}
-        self.engine.journal.metrics(event)
+        self._record(event)
         if round_ == stage.rounds:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 
@@ -231,6 +234,16 @@ class _Walk:
             domains=domains,
         )
 
+    def _record(self, event: Mapping[str, Any]) -> None:
+        self.engine.journal.metrics(event)
+        self.events.append(event)
+
+    def _publish(self) -> None:
+        """Whoever listens may end the run: nothing of it is lost any more."""
+        events, self.events = self.events, []
+        for event in events:
+            self.engine.listen(event)
+
     def _enter(self, exchange: Exchange) -> None:
         for entry in exchange.ledger():
             self.engine.journal.ledger(entry)
@@ -240,7 +253,7 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
         for name, reason in outcome.failed.items():
             self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {reason}")
-        self.engine.journal.metrics(
+        self._record(
             {
                 "event": "round",
                 "stage": stage.name,
