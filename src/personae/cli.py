@@ -24,6 +24,7 @@ from personae.commands.options import (
     RawPixels,
     Settings,
     StageName,
+    Unlabelled,
     Variant,
     Without,
     Workers,
@@ -237,6 +238,7 @@ def cluster(
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
     seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")] = False,
+    unlabelled: Unlabelled = False,
     stage: StageName = None,
     backbone: BackboneName = None,
     embedding: EmbeddingSize = 512,
@@ -250,7 +252,16 @@ def cluster(
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
     way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
     loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device)
-    found = cluster_faces(loaded, on, way, min_images, seed=seed, skip_unreadable=skip_unreadable, progress=meter)
+    found = cluster_faces(
+        loaded,
+        on,
+        way,
+        min_images,
+        seed=seed,
+        skip_unreadable=skip_unreadable,
+        unlabelled=unlabelled,
+        progress=meter,
+    )
     found.write(out)
     screen.clusters(found, out, as_json)
 
@@ -275,6 +286,7 @@ def partition(
     predicate: Annotated[list[str] | None, typer.Option(help='By attributes: e.g. "Male & !Young"; repeat.')] = None,
     source: Annotated[str, typer.Option(help="By domain: the source domain.")] = "",
     drop_small: Annotated[bool, typer.Option(help="Leave identities with a single image out.")] = False,
+    unlabelled: Unlabelled = False,
     identities: Annotated[int, typer.Option(help="Synthetic: how many people.")] = 200,
     seed: Annotated[int, typer.Option(help="Another seed, another partition.")] = 0,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
@@ -296,7 +308,7 @@ def partition(
     if data == SYNTHETIC:
         faces = synthetic_faces(identities=identities, images=20, seed=seed, size=32, progress=meter)
     else:
-        faces = open_faces(Path(data), height=112, width=112, progress=meter)
+        faces = open_faces(Path(data), height=112, width=112, progress=meter, unlabelled=unlabelled)
     division = plan.apply(faces, seed)
     plot_partition(faces, division, plot)
     if table:

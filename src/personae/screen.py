@@ -195,7 +195,8 @@ def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:
     table = Table("client", "identities", "train", "val", "test")
     for holding in summary:
         name = f"{holding.client} (new)" if holding.new else holding.client
-        table.add_row(name, *map(str, (holding.identities, holding.train, holding.val, holding.test)))
+        identities = str(holding.identities) if holding.identities else "unlabelled"
+        table.add_row(name, identities, *map(str, (holding.train, holding.val, holding.test)))
     output.print(table)
     _line(f"picture: {picture}")
 
@@ -244,8 +245,10 @@ def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
         _print_json({"file": str(file), "bytes": size, "height": height, "width": width, **counts})
         return
     left_out = f" ({faces.unreadable} could not be used)" if faces.unreadable else ""
-    _line(f"{file}: {len(faces):,} images{left_out} of {len(faces.identities):,} identities, {_size(size)}")
-    _line(f'in an experiment: source = "{file}" with a network of {width} x {height}')
+    people = f"of {len(faces.identities):,} identities" if faces.identities else "without labels"
+    _line(f"{file}: {len(faces):,} images{left_out} {people}, {_size(size)}")
+    unlabelled = "" if faces.identities else " and unlabelled = true"
+    _line(f'in an experiment: source = "{file}"{unlabelled} with a network of {width} x {height}')
 
 
 def aligned(done: Alignment, folder: Path, as_json: bool) -> None:

@@ -132,6 +132,10 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         return self.algorithm.withheld
 
     @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        return self.algorithm.needs_labels_of
+
+    @property
     def personalizes(self) -> bool:
         return self.carry.batch_norm != "shared" or self.algorithm.personalizes
 

@@ -7,7 +7,7 @@ target: v <- f_theta(x) of its own faces; y~ <- clusters of v; both stay
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -58,6 +58,10 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     def __post_init__(self) -> None:
         if self.min_images < 1:
             raise ValueError("min_images must be at least 1")
+
+    @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        return "all" if self.judged else "none"
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)

@@ -8,15 +8,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, ClientInfo, Domains, Reply, Server
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
+from personae.core.samples import UNLABELLED
 from personae.errors import ConfigError
-from personae.parts.alignment import UNLABELLED, Mixture, discriminator, domain_loss, mmd, reverse
+from personae.parts.alignment import Mixture, discriminator, domain_loss, mmd, reverse
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -48,6 +49,10 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
             raise ValueError("strength must be finite and not negative")
+
+    @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        return "source"
 
     @abstractmethod
     def alignment(self, features: Tensor, labelled: Tensor, helpers: Sequence[Tensor], progress: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Pre-training: central training of a first model on faces that the server may have."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from personae.algorithms.central import Central
 from personae.core.algorithm import Server
@@ -23,6 +23,10 @@ class Pretrain(Central):
     def __post_init__(self) -> None:
         if not self.public:
             raise ValueError("pretrain has public faces alone; public cannot be false")
+
+    @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        return "none"
 
     def faces(self, server: Server) -> Samples:
         if server.public is None:

@@ -87,6 +87,10 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
             raise ValueError("strength must be finite, neither it nor recluster_every negative, min_images at least 1")
 
+    @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        return "source"
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         if self.strength and self.constrained == "source" and not any(client.source for client in server.clients):
             raise ConfigError(

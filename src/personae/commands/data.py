@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson
+from personae.commands.options import AsJson, Unlabelled
 from personae.console import meter
 from personae.data.aligned import MIN_SCORE, align_faces
 from personae.data.decoded import pack_faces
@@ -38,10 +38,19 @@ def pack(
     height: Height = 112,
     width: Width = 112,
     skip_unreadable: SkipUnreadable = False,
+    unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
     """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
-    faces = pack_faces(source, target, height=height, width=width, skip_unreadable=skip_unreadable, progress=meter)
+    faces = pack_faces(
+        source,
+        target,
+        height=height,
+        width=width,
+        skip_unreadable=skip_unreadable,
+        unlabelled=unlabelled,
+        progress=meter,
+    )
     screen.packed(faces, target, as_json)
 
 

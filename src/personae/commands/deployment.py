@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson, Device, ExperimentFile, Settings, Variant, check_device, tell_what_leaves
+from personae.commands.options import (
+    AsJson,
+    Device,
+    ExperimentFile,
+    Settings,
+    Unlabelled,
+    Variant,
+    check_device,
+    tell_what_leaves,
+)
 from personae.console import meter, notify
 from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
@@ -71,6 +80,7 @@ def join(
     certs: Annotated[Path, typer.Option(help="This client's folder, as made by personae certs.")],
     home: Annotated[Path, typer.Option(help="Where it keeps what never leaves it.")] = Path("personae-home"),
     public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
+    unlabelled: Unlabelled = False,
     device: Device = "cpu",
 ) -> None:
     """Take part in a server's runs with the faces of this machine, until stopped."""
@@ -78,7 +88,9 @@ def join(
     from personae.deployment import join as deployed
 
     check_device(device)
-    member = deployed.Member(data=data, home=home, public=public, device=device, progress=meter, notify=notify)
+    member = deployed.Member(
+        data=data, home=home, public=public, unlabelled=unlabelled, device=device, progress=meter, notify=notify
+    )
     with contextlib.suppress(KeyboardInterrupt):
         deployed.join(server, member, certs)
 

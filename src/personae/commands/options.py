@@ -42,6 +42,9 @@ Without = Annotated[
         help=f"Switch an optimisation off ({', '.join(OPTIMISATIONS)}); repeat for more.",
     ),
 ]
+Unlabelled = Annotated[
+    bool, typer.Option("--unlabelled", help="Nobody says who is on these faces; names of folders are not read.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
 StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -145,6 +145,11 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     def withheld(self) -> frozenset[str]:
         """Fields of messages that these hyper-parameters leave empty, though the types would let them across."""
         return frozenset()
+
+    @property
+    def needs_labels_of(self) -> Literal["all", "source", "none"]:
+        """Which clients have to know who is on their faces."""
+        return "all"
 
     @property
     def personalizes(self) -> bool:

@@ -1,4 +1,4 @@
-"""Labelled images as an algorithm sees them: by position, decoded, with labels counted from zero."""
+"""Images as an algorithm sees them: by position, decoded, with labels counted from zero, or without any."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,13 +7,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+UNLABELLED = -1  # in the place of a label: nobody says who is on the image
+
 
 class Samples(Protocol):
-    """A set of images of `classes` classes, held by one party."""
+    """A set of images of `classes` classes, held by one party; of no class where nobody says who is on them."""
 
     @property
     def labels(self) -> Tensor:
-        """int64 [N], each in 0 .. classes - 1."""
+        """int64 [N], each in 0 .. classes - 1, or UNLABELLED."""
 
     @property
     def classes(self) -> int: ...
@@ -26,6 +28,11 @@ class Samples(Protocol):
 
     def images(self, positions: Tensor) -> Tensor:
         """uint8 [len(positions), height, width, 3], RGB, on the device that the positions are on."""
+
+
+def is_labelled(samples: Samples) -> bool:
+    """Whether it is known who is on the images: on all of them, since a party has labelled its faces or has not."""
+    return samples.classes > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,10 +57,11 @@ class PartitionedFaces:
         return self.pooled(Split.TEST)
 
     def _strangers(self, client: str) -> Strangers:
-        """Everybody else's test faces; of people whom the client knows, under its own labels for them."""
+        """Everybody else's labelled test faces; of people whom the client knows, under its own labels for them."""
         own = np.unique(self.faces.identity[self.partition.rows(client)])
         others = [self.partition.rows(name, Split.TEST) for name in self.clients if name != client]
         rows = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *others]))
+        rows = rows[self.faces.labelled[rows]]
         unknown = np.setdiff1d(self.faces.identity[rows], own)
         codes = np.concatenate([own, unknown])
         order = np.argsort(codes)

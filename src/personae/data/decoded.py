@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from personae.core.samples import UNLABELLED
 from personae.data import haar
 from personae.data.faces import FaceSet
 from personae.data.images import ImageError, decode
@@ -15,6 +16,7 @@ from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
 from personae.data.readers.listing import Listing, in_natural_order
+from personae.data.unlabelled import without_labels
 from personae.errors import ConfigError, DataError
 from personae.progress import Progress, silent
 
@@ -36,12 +38,13 @@ def open_faces(
     """The faces at `path`, in any layout that is read (docs/data.md) or packed, at one size.
 
     `layout` names the benchmark, where a folder has the lists of several. `crop`: "haar" cuts the face out of each
-    photograph first; one in which none is found counts as unreadable. `unlabelled`: a folder of images is fine, too;
-    all count as one identity.
+    photograph first; one in which none is found counts as unreadable. `unlabelled`: any folder, zip or list of images
+    will do, and labels that are there all the same are not used.
     """
     path, listing = _listed(path, height, width, layout, crop, unlabelled)
     if listing is None:
-        return _packed(path, height, width)
+        faces = _packed(path, height, width, unlabelled)
+        return without_labels(faces) if unlabelled else faces
     recipe = Recipe(
         name=path.stem,
         source=str(path) if crop is None else f"{path} cropped by {crop}",
@@ -57,7 +60,7 @@ def open_faces(
     )
     _complain(listing, store.missing, skip_unreadable)
     table = _table(listing, Filled(store.digest, store.missing))
-    return FaceSet(
+    faces = FaceSet(
         name=path.stem,
         identities=table.identities,
         identity=table.identity,
@@ -66,6 +69,7 @@ def open_faces(
         stored=np.arange(store.count),
         unreadable=table.unreadable,
     )
+    return without_labels(faces) if unlabelled else faces
 
 
 def pack_faces(
@@ -78,9 +82,10 @@ def pack_faces(
     skip_unreadable: bool = False,
     layout: str | None = None,
     crop: Crop | None = None,
+    unlabelled: bool = False,
 ) -> FaceSet:
     """Decode the faces at `path` into one file that maps into memory and opens like any other faces."""
-    path, listing = _listed(path, height, width, layout, crop, False)
+    path, listing = _listed(path, height, width, layout, crop, unlabelled)
     if listing is None:
         raise DataError(f"{path}: this is a pack already")
     if file.exists():
@@ -110,8 +115,10 @@ def _listed(
     return path, read_listing(path, layout, unlabelled=unlabelled)
 
 
-def _packed(path: Path, height: int, width: int) -> FaceSet:
+def _packed(path: Path, height: int, width: int, unlabelled: bool) -> FaceSet:
     faces = open_pack(path)
+    if not unlabelled and not faces.labelled.all():
+        raise DataError(f"{path}: its faces have no labels; say unlabelled = true (on the command line: --unlabelled)")
     if faces.size != (height, width):
         there, asked = (f"{size[1]} x {size[0]}" for size in (faces.size, (height, width)))
         raise DataError(f"{path}: its images are {there}, and {asked} are asked for; pack them at that size")
@@ -121,12 +128,13 @@ def _packed(path: Path, height: int, width: int) -> FaceSet:
 def _table(listing: Listing, filled: Filled) -> Table:
     missing = {position for position, _ in filled.missing}
     kept = np.array([position for position in range(len(listing.paths)) if position not in missing], dtype=np.int64)
-    identities = in_natural_order({listing.labels[position] for position in kept})
+    labels = listing.labels or None
+    identities = in_natural_order({labels[position] for position in kept}) if labels else []
     code = {name: number for number, name in enumerate(identities)}
     columns = {name: values[kept] for name, values in listing.columns.items()}
     return Table(
         identities=tuple(identities),
-        identity=np.array([code[listing.labels[position]] for position in kept]),
+        identity=np.array([code[labels[position]] if labels else UNLABELLED for position in kept], dtype=np.int64),
         columns=columns | {"path": np.array(listing.paths)[kept]},
         digest=filled.digest,
         unreadable=len(missing),

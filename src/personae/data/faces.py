@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from personae.core.samples import UNLABELLED
 from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
 
@@ -24,7 +25,7 @@ class FaceSet:
     name: str
     identities: tuple[str, ...]
     identity: Rows
-    """Per row, a code into `identities`."""
+    """Per row, a code into `identities`, or UNLABELLED."""
     columns: Mapping[str, NDArray[Any]]
     """Per row, any of domain, media, template, split, path, and attributes as booleans by their own name."""
     pixels: Store
@@ -40,9 +41,14 @@ class FaceSet:
     def size(self) -> tuple[int, int]:
         return self.pixels.height, self.pixels.width
 
+    @cached_property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Per row, whether it is known who is on the image."""
+        return np.not_equal(self.identity, UNLABELLED)
+
     @property
     def images_per_identity(self) -> Rows:
-        return np.bincount(self.identity, minlength=len(self.identities))
+        return np.bincount(self.identity[self.labelled], minlength=len(self.identities))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -66,9 +72,11 @@ class FaceSet:
     def samples(self, rows: Rows | None = None) -> "FaceSamples":
         """The rows (all by default) as an algorithm sees them, labelled from zero in the order of their identities."""
         chosen = np.arange(len(self)) if rows is None else np.asarray(rows, dtype=np.int64)
-        codes, labels = np.unique(self.identity[chosen], return_inverse=True)
+        given = self.identity[chosen]
+        codes = np.unique(given[given != UNLABELLED])
+        labels = np.where(given == UNLABELLED, UNLABELLED, np.searchsorted(codes, given)).astype(np.int64)
         names = tuple(self.identities[code] for code in codes)
-        return FaceSamples(names, torch.from_numpy(labels.astype(np.int64)), self.pixels, self.stored[chosen])
+        return FaceSamples(names, torch.from_numpy(labels), self.pixels, self.stored[chosen])
 
     def slice_identities(self, first: int, count: int | None, min_images: int = 1) -> "FaceSet":
         """`count` identities (None: all) from the `first` on, of those with at least `min_images` images."""

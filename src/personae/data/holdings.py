@@ -29,6 +29,7 @@ class Holding:
     client: str
     new: bool
     identities: int
+    """0 where its faces are not labelled."""
     train: int
     val: int
     test: int
@@ -62,7 +63,7 @@ class Partition:
 
     def summary(self, faces: FaceSet) -> list[Holding]:
         """One line per client."""
-        held = self.client != NOBODY
+        held = (self.client != NOBODY) & faces.labelled
         pairs = np.unique(np.stack([self.client[held], faces.identity[held]]), axis=1)
         identities = np.bincount(pairs[0], minlength=len(self.clients))
         images = np.diff(self._by_client_and_split[1]).reshape(-1, len(Split))
@@ -72,14 +73,14 @@ class Partition:
         ]
 
     def write_table(self, faces: FaceSet, path: str | Path) -> None:
-        """Client, identity, image and split of every image that somebody holds, as comma-separated values."""
+        """Client, identity (if known), image and split of every image that somebody holds, as CSV."""
         images = faces.columns.get("path", np.arange(len(faces)))
         with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(("client", "identity", "image", "split"))
             for name in self.clients:
                 for row in self.rows(name).tolist():
-                    identity = faces.identities[faces.identity[row]]
+                    identity = faces.identities[faces.identity[row]] if faces.labelled[row] else ""
                     table.writerow((name, identity, images[row], Split(self.split[row]).name.lower()))
 
     @cached_property

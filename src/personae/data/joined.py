@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from personae.core.samples import UNLABELLED
 from personae.data.faces import FaceSet, Rows
 from personae.data.pixels import Pixels, Store
 from personae.errors import ConfigError
@@ -18,7 +19,7 @@ _joining = threading.Lock()
 
 
 def join_faces(name: str, parts: Mapping[str, FaceSet]) -> FaceSet:
-    """One set with the domains that `parts` name. Columns that not all of them have are left out."""
+    """One set with the domains that `parts` name, labelled or not. Columns that not all of them have are left out."""
     sets = list(parts.values())
     if len({faces.size for faces in sets}) != 1:
         sizes = ", ".join(f"{domain} {faces.size[1]} x {faces.size[0]}" for domain, faces in parts.items())
@@ -30,7 +31,12 @@ def join_faces(name: str, parts: Mapping[str, FaceSet]) -> FaceSet:
     return FaceSet(
         name=name,
         identities=tuple(f"{domain}/{person}" for domain, faces in parts.items() for person in faces.identities),
-        identity=np.concatenate([faces.identity + first for faces, first in zip(sets, codes[:-1], strict=True)]),
+        identity=np.concatenate(
+            [
+                np.where(faces.labelled, faces.identity + first, UNLABELLED)
+                for faces, first in zip(sets, codes[:-1], strict=True)
+            ]
+        ),
         columns=columns | {"domain": np.repeat(np.array(list(parts)), np.diff(rows))},
         pixels=JoinedStores(tuple(faces.pixels for faces in sets), tuple(faces.stored for faces in sets)),
         stored=np.arange(rows[-1]),

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from personae.core.samples import UNLABELLED
 from personae.data.faces import FaceSet, Rows
 from personae.data.pixels import Append, Pixels, PixelStore
 from personae.errors import DataError
@@ -146,7 +147,7 @@ def _read(file: Path, content: Any) -> FaceSet:
     columns = {name: _column(name, tensor, content.keys()) for name in json.loads(metadata["columns"])}
     if any(values.shape != (count,) for values in (identity, *columns.values())) or identity.dtype != np.int64:
         raise DataError(f"{file}: has {count} images and labels for others; pack it again")
-    if count and not 0 <= identity.min() <= identity.max() < len(identities):
+    if count and not UNLABELLED <= identity.min() <= identity.max() < len(identities):
         raise DataError(f"{file}: has labels without a name; pack it again")
     store = PixelStore(file, count, height, width, metadata["digest"], offset=_begin(file))
     return FaceSet(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from personae.core.samples import UNLABELLED
 from personae.data.dealing import Generator, at_least_one, deal, lognormal_quotas
 from personae.data.faces import FaceSet, Rows
 from personae.data.holdings import NOBODY, Holding, Partition, Split
@@ -22,7 +23,10 @@ _COUNTED: tuple[By, ...] = ("equal", "lognormal-identities", "lognormal-images")
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionPlan:
-    """Options of a partition. Identities are dealt to clients; each identity's images are then split for its holder."""
+    """Options of a partition. Identities are dealt to clients; each identity's images are then split for its holder.
+
+    Where nobody says who is on the images, these are dealt one by one.
+    """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -109,6 +113,8 @@ class PartitionPlan:
 
     def _deal(self, faces: FaceSet, pool: Pool, rng: Generator) -> Rows:
         """Per row of the pool, the position of its client among those of the pool."""
+        if not faces.labelled[pool.rows].all():
+            return self._deal_images(faces, pool, rng)
         identity = faces.identity[pool.rows]
         codes, counts = self._large_enough(faces, pool, identity)
         clients = pool.clients or max(len(codes), 1)
@@ -127,6 +133,31 @@ class PartitionPlan:
             weights, quotas = holders, at_least_one(lognormal_quotas(clients, holders.sum(), self.mu, sigma, rng))
         parts = deal(weights, holders, quotas, rng)
         return _divide(identity, codes, parts, rng)
+
+    def _deal_images(self, faces: FaceSet, pool: Pool, rng: Generator) -> Rows:
+        """The same of images that are not labelled: each by itself, in equal or log-normal shares."""
+        if faces.labelled[pool.rows].any():
+            raise ConfigError(
+                f"partition: {pool.name} has both labelled and unlabelled faces; make them parts of [data.private] and "
+                "divide by 'domain', so that no client has both"
+            )
+        if self.by not in ("equal", "lognormal-images", "domain") or self.shared:
+            option = "`shared`" if self.shared else f"by {self.by!r}"
+            raise ConfigError(
+                f"partition: {option} needs to know who is on the images, and {pool.name} is unlabelled; "
+                "deal it by 'equal', 'lognormal-images' or 'domain'"
+            )
+        clients = pool.clients or 1
+        if len(pool.rows) < clients * self.min_images:
+            raise DataError(
+                f"{pool.name}: {len(pool.rows)} images are too few for {clients} clients with {self.min_images} each; "
+                "ask for fewer clients or bring more faces"
+            )
+        sigma = self.sigma if self.by == "lognormal-images" else 0.0
+        spare = len(pool.rows) - clients * (self.min_images - 1)
+        shares = at_least_one(lognormal_quotas(clients, spare, self.mu, sigma, rng)) + self.min_images - 1
+        holder: Rows = rng.permutation(np.repeat(np.arange(clients), shares.astype(np.int64)))
+        return holder
 
     def _large_enough(self, faces: FaceSet, pool: Pool, identity: Rows) -> tuple[Rows, Rows]:
         codes, counts = np.unique(identity, return_counts=True)
@@ -180,6 +211,10 @@ def _capped(client: Rows, identity: Rows, most: int, rng: Generator) -> Rows:
     """Whole identities, in random order, for as long as they fit; the first one whatever its size."""
     kept = client.copy()
     for holder in np.unique(client[client != NOBODY]):
+        held = np.flatnonzero(client == holder)
+        if identity[held[0]] == UNLABELLED:
+            kept[rng.permutation(held)[most:]] = NOBODY
+            continue
         codes, counts = np.unique(identity[client == holder], return_counts=True)
         order, total = rng.permutation(len(codes)), 0
         for number, place in enumerate(order.tolist()):
@@ -214,7 +249,10 @@ def _divide(identity: Rows, codes: Rows, parts: Rows, rng: Generator) -> Rows:
 
 
 def _canonical_order(faces: FaceSet) -> Rows:
-    """By identity and, where it is known, by path: the order in which faces happen to be listed means nothing."""
+    """By identity and, where it is known, by path: the order in which faces happen to be listed means nothing.
+
+    Faces without labels are in an order of their own already (`data/unlabelled.py`), and paths could tell who they are.
+    """
     if "path" in faces.columns:
-        return np.lexsort((faces.columns["path"], faces.identity))
+        return np.lexsort((np.where(faces.labelled, faces.columns["path"], ""), faces.identity))
     return np.argsort(faces.identity, kind="stable")

@@ -42,6 +42,7 @@ class Member:
 
     data: Path
     home: Path  # where it keeps what never leaves it
+    unlabelled: bool = False  # whether nobody says who is on its faces
     public: Path | None = None  # its copy of the public faces, where the experiment has such
     device: str = "cpu"
     cache: Path | None = None
@@ -56,7 +57,7 @@ class Member:
             seed=experiment.seed,
             recipe=experiment.recipe,
             network=experiment.network,
-            holdings=own_faces(self.data, experiment, self.cache, self.progress),
+            holdings=own_faces(self.data, experiment, self.cache, self.progress, unlabelled=self.unlabelled),
             private=self.home / "runs" / job.run,
             judge=partial(judge, options=experiment.evaluation),
             mirror=experiment.evaluation.mirror,

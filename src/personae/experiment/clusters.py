@@ -17,6 +17,7 @@ from torch import Tensor
 from personae.core.embedder import embed
 from personae.core.rng import generator
 from personae.data import FaceSet, open_faces
+from personae.data.readers.folders import is_flat
 from personae.errors import ConfigError
 from personae.experiment.assess import Model
 from personae.experiment.explain import explain
@@ -59,9 +60,8 @@ class Clusters:
 
     @cached_property
     def people(self) -> int | None:
-        """How many there are; None where all are under one name, which is how faces without labels come."""
-        count = len(np.unique(self.faces.identity))
-        return count if count > 1 else None
+        """How many there are; None where nobody says who is on the faces."""
+        return len(self.faces.identities) or None
 
     @cached_property
     def judgement(self) -> dict[str, float] | None:
@@ -119,16 +119,20 @@ def cluster_faces(
     *,
     seed: int = 0,
     skip_unreadable: bool = False,
+    unlabelled: bool = False,
     progress: Progress = silent,
 ) -> Clusters:
-    """Embed the faces under the model and divide them; what identities they have is only used to judge."""
+    """Embed the faces under the model and divide them; what identities they have is only used to judge.
+
+    Images right below a folder are unlabelled in any case.
+    """
     faces = open_faces(
         faces_at,
         height=model.height,
         width=model.width,
         progress=progress,
         skip_unreadable=skip_unreadable,
-        unlabelled=True,
+        unlabelled=unlabelled or is_flat(Path(faces_at).expanduser()),
     )
     with progress(f"embedding {faces.name}", len(faces), "images") as advance:
 

@@ -20,6 +20,7 @@ from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain, nearest
+from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
 from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
@@ -49,8 +50,13 @@ class Source(_Section):
     seed: int | None = None  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
     skip_unreadable: bool = False  # files: leave images that cannot be decoded out
+    unlabelled: bool = False  # nobody says who is on the images; labels that are there all the same are not used
     crop: Literal["haar"] | None = None  # files: cut the face out of each photograph, with the extra `align`
     parts: dict[str, "Source"] | None = None
+
+    def all_parts(self) -> dict[str, "Source"]:
+        """The sources that are joined, by name; this one alone, without a name, where nothing is joined."""
+        return {"": self} if self.parts is None else self.parts
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -66,8 +72,11 @@ class Source(_Section):
                 raise ValueError("synthetic faces need the number of identities")
         else:
             wrong = given & {"images", "domain", "seed"}
+            if self.unlabelled and not wrong:
+                wrong = given & {"identities", "first", "min_images"}
         if wrong:
-            kind = "synthetic faces" if self.source == SYNTHETIC else "faces from files"
+            files = "unlabelled faces from files" if self.unlabelled else "faces from files"
+            kind = "synthetic faces" if self.source == SYNTHETIC else files
             raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}; leave it out")
         return self
 
@@ -78,6 +87,14 @@ class Data(_Section):
     public: Source | None = None  # the server may have these
     private: Source  # divided among the clients
     heldout: Source | None = None  # nobody trains on these
+
+    @model_validator(mode="after")
+    def _labelled(self) -> Self:
+        for name in ("public", "heldout"):
+            source: Source | None = getattr(self, name)
+            if source is not None and any(part.unlabelled for part in source.all_parts().values()):
+                raise ValueError(f"{name} faces must be labelled; unlabelled goes with private ones")
+        return self
 
 
 class Evaluation(_Section):
@@ -145,6 +162,12 @@ class Experiment(_Section):
     def recipe(self) -> Recipe:
         return tuple(map(_stage, self.stages))
 
+    @property
+    def unlabelled(self) -> Unlabelled:
+        """The sides on which clients have no labels."""
+        parts = {name: part.unlabelled for name, part in self.data.private.all_parts().items()}
+        return unlabelled_sides(parts, self.partition)
+
     def resolved(self) -> dict[str, Any]:
         """Every value, given or by default, as plain data."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
@@ -209,6 +232,7 @@ def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
     try:
         experiment.network.check()
         predecessors(experiment.recipe)
+        require_labels(experiment.recipe, experiment.unlabelled)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
     return experiment

@@ -11,8 +11,9 @@ from PIL import Image
 
 from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
-from personae.errors import DataError
+from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
+from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
 from personae.progress import Progress, silent
 from personae.runtime.federation import ClientFaces
@@ -26,6 +27,8 @@ class OwnFaces:
     """`personae.runtime.federation.Holdings` of a client: its own faces, whatever the server calls it."""
 
     held: PartitionedFaces
+    labelled_client: str = ""
+    """The client that has to know who is on its faces, which are not labelled here: it cannot be this one."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -35,16 +38,33 @@ class OwnFaces:
     def newcomers(self) -> frozenset[str]:
         return frozenset()
 
-    def of(self, client: str) -> ClientFaces:  # noqa: ARG002 - there is but one
+    def of(self, client: str) -> ClientFaces:
+        if client == self.labelled_client:
+            raise ConfigError(f"{client} is the source, whose faces have to be labelled; join without --unlabelled")
         return replace(self.held.of(_OWN), strangers=None)
 
 
-def own_faces(path: Path, experiment: Experiment, cache: Path | None = None, progress: Progress = silent) -> OwnFaces:
-    """The faces at `path`. They say themselves what they are for (a column `split`), or are divided as planned."""
+def own_faces(
+    path: Path,
+    experiment: Experiment,
+    cache: Path | None = None,
+    progress: Progress = silent,
+    *,
+    unlabelled: bool = False,
+) -> OwnFaces:
+    """The faces at `path`. They say themselves what they are for (a column `split`), or are divided as planned.
+
+    `unlabelled`: labels are not read, and an experiment that needs some is refused.
+    """
+    if unlabelled:
+        require_labels(experiment.recipe, {False: str(path)})
     network = experiment.network
-    faces = open_faces(path, height=network.height, width=network.width, cache=cache, progress=progress)
+    faces = open_faces(
+        path, height=network.height, width=network.width, cache=cache, progress=progress, unlabelled=unlabelled
+    )
+    labelled = experiment.partition.source if unlabelled else ""
     if "split" in faces.columns:
-        return OwnFaces(PartitionedFaces(faces, _as_marked(faces, path)))
+        return OwnFaces(PartitionedFaces(faces, _as_marked(faces, path)), labelled)
     plan = experiment.partition
     alone = PartitionPlan(
         by="equal",
@@ -55,7 +75,8 @@ def own_faces(path: Path, experiment: Experiment, cache: Path | None = None, pro
         min_images=plan.min_images,
         drop_small=plan.drop_small,
     )
-    return OwnFaces(PartitionedFaces(faces, replace(alone.apply(faces, experiment.seed), clients=(_OWN,))))
+    division = replace(alone.apply(faces, experiment.seed), clients=(_OWN,))
+    return OwnFaces(PartitionedFaces(faces, division), labelled)
 
 
 def deal(materials: Materials, folder: Path) -> list[Path]:
@@ -76,13 +97,14 @@ def _write(materials: Materials, client: str, path: Path) -> Path:
     faces, partition = materials.private, materials.partition
     table = io.StringIO(newline="")
     lines = csv.writer(table, lineterminator="\n")
-    lines.writerow(("path", "identity", "split"))
+    labelled = bool(faces.labelled[partition.rows(client)].all())
+    lines.writerow(("path", "identity", "split") if labelled else ("path", "split"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for number, row in enumerate(partition.rows(client).tolist()):
             name = f"{number:08d}.png"
-            identity = faces.identities[faces.identity[row]]
-            lines.writerow((name, identity, Split(partition.split[row]).name.lower()))
+            person = [faces.identities[faces.identity[row]]] if labelled else []
+            lines.writerow((name, *person, Split(partition.split[row]).name.lower()))
             image = io.BytesIO()
             Image.fromarray(faces.images(np.array([row]))[0]).save(image, "PNG")
             archive.writestr(zipfile.ZipInfo(f"images/{name}", _LONG_AGO), image.getvalue())

@@ -12,6 +12,7 @@ from personae.core.acceleration import Acceleration
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.faces import Rows
+from personae.data.unlabelled import without_labels
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
@@ -51,8 +52,14 @@ class Materials:
         return self.experiment.partition.apply(self.private, self.experiment.seed)
 
     def benchmarks(self) -> list[Benchmark]:
-        """People nobody trained on, domain by domain, and the clients' own people on images kept out of training."""
+        """People nobody trained on, domain by domain, and the clients' own people on images kept out of training.
+
+        Of faces that are not labelled, nothing.
+        """
         options, rows = self.experiment.evaluation, self.clients.pooled_rows(Split.TEST)
+        rows = rows[self.private.labelled[rows]]
+        if not len(rows):
+            return self.heldout_benchmarks()
         private = {"private": rows} | {f"private/{name}": part for name, part in _domains(self.private, rows).items()}
         found = [Benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
         return self.heldout_benchmarks() + found
@@ -112,12 +119,15 @@ class Materials:
                 progress=self.progress,
                 skip_unreadable=source.skip_unreadable,
                 crop=source.crop,
+                unlabelled=source.unlabelled,
             )
+            if source.unlabelled:
+                return faces
             return faces.slice_identities(source.first, source.identities, source.min_images)
         if network.height != network.width:
             raise DataError("synthetic faces are square; give the network the same height and width")
         assert source.identities is not None
-        return synthetic_faces(
+        faces = synthetic_faces(
             identities=source.identities,
             images=source.images,
             first=source.first,
@@ -128,6 +138,7 @@ class Materials:
             progress=self.progress,
             workers=self.workers,
         )
+        return without_labels(faces) if source.unlabelled else faces
 
 
 def _domains(faces: FaceSet, rows: Rows) -> dict[str, Rows]:

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.core.samples import Samples
+from personae.core.samples import UNLABELLED, Samples
 
-UNLABELLED = -1
 WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the kernels, in units of the mean squared distance
 
 

@@ -2,14 +2,20 @@
 
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from personae.data.readers.archives import is_unpacked, read_archive, read_unpacked
+from personae.data.readers.archives import (
+    is_unpacked,
+    read_archive,
+    read_archived_heap,
+    read_unpacked,
+    read_unpacked_heap,
+)
 from personae.data.readers.bins import SUFFIX, list_bin
 from personae.data.readers.celeba import is_celeba, read_celeba
-from personae.data.readers.folders import read_folders
+from personae.data.readers.folders import read_folders, read_heap
 from personae.data.readers.groups import find_groups, list_groups
 from personae.data.readers.listing import Listing
 from personae.data.readers.lists import SUFFIXES, read_list
@@ -47,10 +53,20 @@ _FILES = (
     Layout("pair file (.bin)", lambda path: path.suffix.lower() == SUFFIX, list_bin),
     Layout("text list", lambda path: path.suffix.lower() in SUFFIXES, read_list),
 )
+_UNLABELLED = {
+    "zip with labels.csv": Layout("zip of images", Path.is_file, read_archived_heap),
+    "images/ and labels.csv": Layout("images/ and labels.csv", Path.is_dir, read_unpacked_heap),
+    "text list": Layout("text list of images", Path.is_file, partial(read_list, unlabelled=True)),
+    "a folder per identity": Layout("a folder of images", Path.is_dir, read_heap),
+}
+"""What is read in the place of a layout where labels are not; in other layouts, they are dropped."""
 
 
 def read_listing(path: Path, layout: str | None = None, *, unlabelled: bool = False) -> Listing:
-    """What the faces at `path` declare, in whichever of the accepted layouts; `layout` names a benchmark's."""
+    """What the faces at `path` declare, in whichever of the accepted layouts; `layout` names a benchmark's.
+
+    `unlabelled`: labels are not read.
+    """
     return recognise(path, layout, unlabelled=unlabelled)[1]
 
 
@@ -58,12 +74,18 @@ def recognise(path: Path, layout: str | None = None, *, unlabelled: bool = False
     """What the layout is called, and what the faces in it declare."""
     try:
         found = _layout(path, layout, unlabelled)
-        return found.name, found.read(path)
+        listing = found.read(path)
+        return found.name, replace(listing, labels=()) if unlabelled else listing
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
 
 
 def _layout(path: Path, layout: str | None, unlabelled: bool) -> Layout:
+    found = _labelled_layout(path, layout)
+    return _UNLABELLED.get(found.name, found) if unlabelled else found
+
+
+def _labelled_layout(path: Path, layout: str | None) -> Layout:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
     if not path.is_dir() and not path.is_file():
@@ -75,4 +97,4 @@ def _layout(path: Path, layout: str | None, unlabelled: bool) -> Layout:
         raise DataError(f"{path}: not a layout that is known; give {_ACCEPTED} ({', '.join(sorted(SUFFIXES))})")
     if official := find_layout(path, layout):
         return Layout(official.name, Path.is_dir, lambda root: read_official(root, official)[1])
-    return Layout("a folder per identity", Path.is_dir, partial(read_folders, unlabelled=unlabelled))
+    return Layout("a folder per identity", Path.is_dir, read_folders)

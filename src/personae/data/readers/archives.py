@@ -4,16 +4,19 @@ import csv
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.images import MAX_BYTES, ImageError
+from personae.data.images import MAX_BYTES, SUFFIXES, ImageError
+from personae.data.readers.folders import read_heap
 from personae.data.readers.listing import (
+    OR_UNLABELLED,
     Fetch,
     Listing,
     files_below,
@@ -35,6 +38,8 @@ def read_archive(file: Path) -> Listing:
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
+            if LABELS not in members:
+                raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}, {OR_UNLABELLED}")
             rows = _rows(_text_in(archive, members[LABELS], file), file)
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
@@ -42,21 +47,73 @@ def read_archive(file: Path) -> Listing:
     for path, place in zip(labels.paths, labels.where, strict=True):
         if f"{IMAGES}/{path}" not in members:
             raise DataError(f"{place}: {IMAGES}/{path} is not in the zip; add it or remove the line")
-
-    @contextmanager
-    def opened() -> Iterator[Fetch]:
-        with zipfile.ZipFile(file) as archive:
-            yield lambda position: _read(archive, members[f"{IMAGES}/{labels.paths[position]}"])
-
-    status = file.stat()
     return Listing(
         source=file,
         paths=labels.paths,
         labels=labels.people,
-        stamp=repr((status.st_size, status.st_mtime_ns)),
-        opened=opened,
+        stamp=_stamp(file),
+        opened=_opened(file, [members[f"{IMAGES}/{path}"] for path in labels.paths]),
         columns=labels.columns,
     )
+
+
+def read_archived_heap(file: Path) -> Listing:
+    """All images in a zip, wherever they are in it, without labels; a `labels.csv` may say what each is for."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = _members(archive, file)
+            rows = _rows(_text_in(archive, members[LABELS], file), file, ("path",)) if LABELS in members else []
+    except _DAMAGED as error:
+        raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
+    paths = [name for name in members if _is_visible_image(name)]
+    if not paths:
+        raise DataError(f"{file}: no images ({', '.join(sorted(SUFFIXES))}) in the zip; check the path")
+    return Listing(
+        source=file,
+        paths=tuple(paths),
+        labels=(),
+        stamp=_stamp(file),
+        opened=_opened(file, [members[path] for path in paths]),
+        columns=_purposes(rows, paths, file),
+    )
+
+
+def read_unpacked_heap(root: Path) -> Listing:
+    """What a zip of images would hold, in a folder."""
+    listing = read_heap(root / IMAGES)
+    rows = _rows((root / LABELS).read_bytes(), root, ("path",))
+    return replace(listing, source=root, columns=_purposes(rows, [f"{IMAGES}/{path}" for path in listing.paths], root))
+
+
+def _purposes(rows: list[Row], paths: list[str], source: Path) -> dict[str, NDArray[Any]]:
+    """What each image is for, where the table says it."""
+    known = {f"{IMAGES}/{row['path']}": row["split"].strip() for row in rows if "split" in row}
+    if not known:
+        return {}
+    missing = [path for path in paths if path not in known]
+    if missing:
+        raise DataError(f"{source}: {LABELS} does not say what {missing[0]} is for; add a line, or remove the image")
+    return {"split": np.array([known[path] for path in paths])}
+
+
+def _is_visible_image(name: str) -> bool:
+    path = PurePosixPath(name)
+    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return path.suffix.lower() in SUFFIXES and not hidden
+
+
+def _opened(file: Path, members: list[zipfile.ZipInfo]) -> Callable[[], AbstractContextManager[Fetch]]:
+    @contextmanager
+    def opened() -> Iterator[Fetch]:
+        with zipfile.ZipFile(file) as archive:
+            yield lambda position: _read(archive, members[position])
+
+    return opened
+
+
+def _stamp(file: Path) -> str:
+    status = file.stat()
+    return repr((status.st_size, status.st_mtime_ns))
 
 
 def is_unpacked(root: Path) -> bool:
@@ -116,23 +173,23 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
         if name in members and not member.is_dir():
             raise DataError(f"{file}: {name} is in the zip twice; pack it again with one of them")
         members[name] = member
-    if LABELS not in members:
-        raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}")
     return members
 
 
-def _rows(content: bytes, file: Path) -> list[Row]:
+def _rows(content: bytes, file: Path, needed: tuple[str, ...] = ("path", "identity")) -> list[Row]:
     rows = []
     try:
         text = content.decode("utf-8-sig")
         table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         header = table.fieldnames or []
-        if not {"path", "identity"} <= set(header) or len(set(header)) < len(header):
+        if not set(needed) <= set(header) or len(set(header)) < len(header):
+            advice = f"; {OR_UNLABELLED}" if "identity" in needed and "identity" not in header else ""
             raise DataError(
-                f"{file}: the header of {LABELS} is {','.join(header)!r}; it needs path,identity, each once"
+                f"{file}: the header of {LABELS} is {','.join(header)!r}; "
+                f"it needs {','.join(needed)}, each once{advice}"
             )
         for row in table:
-            if None in row or None in row.values() or not row["identity"]:
+            if None in row or None in row.values() or not all(row[name] for name in needed):
                 complaint = (
                     f"{file}, {LABELS} line {table.line_num}: not the {len(header)} values that the header names"
                 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from personae.data.images import SUFFIXES
 from personae.data.readers.listing import (
+    OR_UNLABELLED,
     SPLITS,
     Listing,
     files_below,
@@ -20,18 +21,16 @@ from personae.data.readers.listing import (
 from personae.errors import DataError
 
 
-def read_folders(root: Path, unlabelled: bool = False) -> Listing:
-    """`unlabelled`: images right below the root are welcome, too, and count as one identity of its name."""
+def read_folders(root: Path) -> Listing:
     paths: list[str] = []
     labels: list[str] = []
     stamps: list[tuple[int, int]] = []
-    flat = unlabelled and any(_is_image(entry) for entry in _visible(root))
-    groups = [] if flat else _groups(root)
+    groups = _groups(root)
     by_split = all(group in SPLITS for group in groups)
-    for person in [""] if flat else _people_of(root, groups):
+    for person in _people_of(root, groups):
         for image in _images(root, person):
-            paths.append(f"{person}/{image.name}" if person else image.name)
-            labels.append((person.partition("/")[2] if groups and by_split else person) or root.name)
+            paths.append(f"{person}/{image.name}")
+            labels.append(person.partition("/")[2] if groups and by_split else person)
             stamps.append(_stamp(image))
     first = [path.partition("/")[0] for path in paths] if groups else []
     columns = {"split": np.array([SPLITS[group] for group in first])} if by_split else {"domain": np.array(first)}
@@ -44,6 +43,36 @@ def read_folders(root: Path, unlabelled: bool = False) -> Listing:
         columns=columns if groups else {},
         upright=True,
     )
+
+
+def read_heap(root: Path) -> Listing:
+    """All images at or below the root, however deep, without labels."""
+    images: list[os.DirEntry[str]] = []
+    folders = [Path(root)]
+    for folder in folders:
+        for entry in sorted(_visible(folder), key=lambda entry: entry.name):
+            if entry.is_symlink():
+                refuse_outside_link(Path(entry), root, str(root))
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry))
+            elif _is_image(entry):
+                images.append(entry)
+    if not images:
+        raise DataError(f"{root}: no images ({', '.join(sorted(SUFFIXES))}) at or below it; check the path")
+    paths = [Path(image).relative_to(root).as_posix() for image in images]
+    return Listing(
+        source=root,
+        paths=tuple(paths),
+        labels=(),
+        stamp=repr((paths, [_stamp(image) for image in images])),
+        opened=files_below(root, paths),
+        upright=True,
+    )
+
+
+def is_flat(path: Path) -> bool:
+    """Whether it is a folder with images right below it, which then are of nobody known."""
+    return path.is_dir() and any(_is_image(entry) for entry in _visible(path))
 
 
 def _groups(root: Path) -> list[str]:
@@ -71,7 +100,10 @@ def _people(folder: Path, root: Path) -> list[str]:
         if entry.is_dir():
             folders.append(entry.name)
         elif _is_image(entry):
-            raise DataError(f"{entry.path}: an image outside of any identity's folder; move it to {folder}/<identity>/")
+            raise DataError(
+                f"{entry.path}: an image outside of any identity's folder; "
+                f"move it to {folder}/<identity>/, {OR_UNLABELLED}"
+            )
     if not folders:
         raise DataError(f"{folder}: an empty folder; it should hold one folder of images per identity")
     return in_natural_order(folders)

@@ -19,6 +19,8 @@ Fetch = Callable[[int], bytes]
 
 _MAX_TEXT = 400_000_000
 
+OR_UNLABELLED = "or, if these faces have no labels, say unlabelled = true (on the command line: --unlabelled)"
+
 SPLITS = {"train": "train", "test": "test", "validation": "val", "valid": "val", "val": "val"}
 """What parts of a set are called, and what we call them."""
 
@@ -33,6 +35,7 @@ class Listing:
     source: Path
     paths: tuple[str, ...]
     labels: tuple[str, ...]
+    """Who is on each image; empty where labels are not read."""
     stamp: str
     """Changes when a file does."""
     opened: Callable[[], AbstractContextManager[Fetch]]

@@ -1,6 +1,7 @@
 """A text list of `path label`, one image a line, with paths relative to the folder of the list.
 
-With tabs it may also be a list of InsightFace (`1 path label`) or of MXNet (`number label path`).
+With tabs it may also be a list of InsightFace (`1 path label`) or of MXNet (`number label path`). Where
+labels are not read, a line may be a path alone.
 """
 
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
+    OR_UNLABELLED,
     Listing,
     files_below,
     lines_of,
@@ -20,31 +22,51 @@ from personae.errors import DataError
 SUFFIXES = frozenset({".txt", ".lst", ".list"})
 
 
-def read_list(file: Path) -> Listing:
+def read_list(file: Path, *, unlabelled: bool = False) -> Listing:
     root = file.parent
-    entries = list(_entries(file))
+    entries = list(_unlabelled_entries(file) if unlabelled else _entries(file))
     if not entries:
-        raise DataError(f"{file}: an empty list; write one line `path label` per image")
+        line = "path" if unlabelled else "path label"
+        raise DataError(f"{file}: an empty list; write one line `{line}` per image")
     refuse_repetition(entries)
     stamps = [stamp_below(root, path, where) for where, path, _ in entries]
     paths = tuple(path for _, path, _ in entries)
     return Listing(
         source=file,
         paths=paths,
-        labels=tuple(label for _, _, label in entries),
+        labels=() if unlabelled else tuple(label for _, _, label in entries),
         stamp=repr((paths, stamps)),
         opened=files_below(root, paths),
         upright=True,
     )
 
 
-def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """Where a line is, and what it says."""
     try:
         lines = lines_of(file)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not a text in UTF-8; write one line `path label` per image") from error
     for number, line in enumerate(lines, start=1):
-        where = f"{file}, line {number}"
+        yield f"{file}, line {number}", line
+
+
+def _unlabelled_entries(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Lines that are a path, with blanks in it or not, and the paths of lines that have a label, too."""
+    for where, line in _lines(file):
+        if "\t" not in line and _is_image(line.strip()):
+            yield where, path_inside(line.strip(), where), ""
+            continue
+        images = [word.strip() for word in (line.split("\t") if "\t" in line else line.rsplit(maxsplit=1))]
+        images = [word for word in images if _is_image(word)]
+        if len(images) == 1:
+            yield where, path_inside(images[0], where), ""
+        elif line.strip():
+            raise DataError(f"{where}: {line.strip()[:80]!r} does not name one image; write its path")
+
+
+def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
+    for where, line in _lines(file):
         match [word.strip() for word in line.split("\t")]:
             case [_, label, *_, path] if _is_image(path):
                 yield where, path_inside(path, where), _plain(label)
@@ -56,7 +78,7 @@ def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
             case [path, label]:
                 yield where, path_inside(path.strip(), where), label
             case [only]:
-                raise DataError(f"{file}, line {number}: {only!r} has no label; write `path label`")
+                raise DataError(f"{where}: {only!r} has no label; write `path label`, {OR_UNLABELLED}")
 
 
 def _is_image(path: str) -> bool:
