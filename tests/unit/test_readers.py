@@ -13,7 +13,6 @@ from PIL import Image, ImageOps
 
 from personae.data import FaceSet, open_faces
 from personae.data.images import decode
-from personae.errors import DataError
 from personae.progress import Advance
 
 COLOURS = {"eve": (200, 30, 30), "person10": (30, 200, 30), "person2": (30, 30, 200)}
@@ -216,17 +215,3 @@ def test_every_orientation_is_undone(kind: str, orientation: int) -> None:
 def test_metadata_that_cannot_be_read_says_nothing() -> None:
     photograph = encoded(plain("red"), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff nonsense")
     assert decode(photograph, 12, 12, upright=True)[..., 0].min() > 240
-
-
-def test_a_folder_of_images_is_read_where_labels_are_not_asked_for(tmp_path: Path):
-    for number, colour in enumerate(COLOURS.values()):
-        (tmp_path / "heap").mkdir(exist_ok=True)
-        (tmp_path / "heap" / f"{number}.png").write_bytes(encoded(plain(colour)))
-    with pytest.raises(DataError, match="outside of any identity's folder"):
-        open_faces(tmp_path / "heap", height=8, width=8, cache=tmp_path / "cache")
-    faces = open_faces(tmp_path / "heap", height=8, width=8, cache=tmp_path / "cache", unlabelled=True)
-    assert faces.identities == ("heap",)
-    assert faces.columns["path"].tolist() == ["0.png", "1.png", "2.png"]
-    assert [tuple(image[0, 0].tolist()) for image in faces.images(np.arange(3))] == list(COLOURS.values())
-    folders = open_faces(as_folders(tmp_path), height=8, width=8, cache=tmp_path / "cache", unlabelled=True)
-    assert folders.identities == ORDER  # where there are folders, they are people as ever

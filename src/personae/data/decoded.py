@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from personae.core.samples import UNLABELLED
 from personae.data import haar
-from personae.data.faces import FaceSet
+from personae.data.faces import UNLABELLED, FaceSet
 from personae.data.images import ImageError, decode
 from personae.data.packs import Table, is_pack, open_pack, write_pack
 from personae.data.pairsets import lfw_pairs

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from personae.core.samples import UNLABELLED
 from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
 
 Rows = NDArray[np.int64]
+UNLABELLED = -1  # in the place of an identity: nobody says who is on the image
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from personae.core.samples import UNLABELLED
-from personae.data.faces import FaceSet, Rows
+from personae.data.faces import UNLABELLED, FaceSet, Rows
 from personae.data.pixels import Pixels, Store
 from personae.errors import ConfigError
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from personae.core.samples import UNLABELLED
-from personae.data.faces import FaceSet, Rows
+from personae.data.faces import UNLABELLED, FaceSet, Rows
 from personae.data.pixels import Append, Pixels, PixelStore
 from personae.errors import DataError
 from personae.files import replacing

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.core.samples import UNLABELLED
 from personae.data.dealing import Generator, at_least_one, deal, lognormal_quotas
-from personae.data.faces import FaceSet, Rows
+from personae.data.faces import UNLABELLED, FaceSet, Rows
 from personae.data.holdings import NOBODY, Holding, Partition, Split
 from personae.data.pools import Pool, by_attributes, by_domain
 from personae.data.predicates import parse

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from personae.core.samples import UNLABELLED
-from personae.data.faces import FaceSet
+from personae.data.faces import UNLABELLED, FaceSet
 
 _KEPT = ("path", "split")  # to name an image in a table, and what the image is for
 _BLOCK = 1024

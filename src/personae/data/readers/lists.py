@@ -75,10 +75,10 @@ def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
                 yield where, path_inside(path, where), label
                 continue
         match line.rsplit(maxsplit=1):
-            case [path, label]:
+            case [path, label] if not _is_image(label):
                 yield where, path_inside(path.strip(), where), label
-            case [only]:
-                raise DataError(f"{where}: {only!r} has no label; write `path label`, {OR_UNLABELLED}")
+            case [*words] if words:
+                raise DataError(f"{where}: {' '.join(words)!r} has no label; write `path label`, {OR_UNLABELLED}")
 
 
 def _is_image(path: str) -> bool:
