@@ -31,7 +31,7 @@ def draw_clusters(faces: FaceSet, labels: NDArray[np.int64], path: Path, *, mark
         members = np.flatnonzero(labels == label)
         draw.text((MARGIN, top + TILE // 2 - 16), f"cluster {label}\n{len(members)} images", INK, font)
         chosen = members[np.unique(np.linspace(0, len(members) - 1, COLUMNS).round().astype(np.int64))]
-        usual = np.bincount(faces.identity[members]).argmax()
+        usual = np.bincount(faces.identity[members]).argmax() if marked else None
         for column, member in enumerate(chosen.tolist()):
             left = MARGIN + CAPTION + column * (TILE + GAP)
             picture = Image.fromarray(faces.images(np.array([member]))[0])
