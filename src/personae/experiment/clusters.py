@@ -134,6 +134,8 @@ def cluster_faces(
         skip_unreadable=skip_unreadable,
         unlabelled=unlabelled or is_flat(Path(faces_at).expanduser()),
     )
+    if not faces.identities and "path" in faces.columns:
+        faces = faces.select(np.argsort(faces.columns["path"], kind="stable"))  # as one looks for them in the table
     with progress(f"embedding {faces.name}", len(faces), "images") as advance:
 
         def counted(images: Tensor) -> Tensor:
