@@ -24,6 +24,7 @@ from personae.runtime.engine import Benchmark, Engine, Journal
 from personae.runtime.federation import ClientFaces, Federation, NetworkPlan
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
+from personae.runtime.problems import PROBLEMS
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Answer, Failure, Request, Transport
 
@@ -209,6 +210,12 @@ class Rehearsal:
             notify=self.notices.append,
         )
 
+    @property
+    def problems(self) -> str:
+        """What clients keep to themselves about their failures."""
+        path = self.folder / "private" / PROBLEMS
+        return path.read_text() if path.exists() else ""
+
     def run(self, transport: Transport | None = None) -> "Rehearsal":
         self.engine(transport).run()
         return self
@@ -220,14 +227,15 @@ class Rehearsal:
     def files(self) -> dict[str, bytes]:
         """What clients keep and where the run stands, byte for byte."""
         places = [path for part in ("private", "checkpoints") for path in (self.folder / part).rglob("*")]
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in places if path.is_file()}
+        kept = [path for path in places if path.is_file() and path.name != PROBLEMS]  # that one tells the time
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in kept}
 
 
 class Relay:
     """A transport that hands another one's answers on; subclasses tamper with them."""
 
     def __init__(self, inner: Transport) -> None:
-        self.inner = inner
+        self.inner, self.problems = inner, inner.problems
         self.requests: list[Request] = []
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:

@@ -21,6 +21,10 @@ class DataError(PersonaeError):
     exit_code = 3
 
 
+class Unreadable(DataError):
+    """An image that cannot be decoded."""
+
+
 class Diverged(PersonaeError):
     """Training produced values that are not finite."""
 

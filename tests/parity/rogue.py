@@ -13,8 +13,8 @@ from personae.runtime import frames
 honest = frames.of_answer
 
 
-def spoiled(answer: Any, request: Any, *coding: Any) -> bytes:
-    content = honest(answer, request, *coding)
+def spoiled(message: Any, request: Any, *coding: Any) -> bytes:
+    content = honest(message, request, *coding)
     if request.task != "train" or request.round > 3:
         return content
     if request.round == 3:
@@ -30,5 +30,5 @@ def spoiled(answer: Any, request: Any, *coding: Any) -> bytes:
 
 
 frames.of_answer = spoiled
-desk._AtWork._allowed = lambda self, answer, request, coding: answer
+desk._AtWork._allowed = lambda self, answer, request: answer
 main()

@@ -78,7 +78,7 @@ def clients(folder: Path, dealt: list[Path], sockets: Path) -> Iterator[dict[str
     for path in dealt:
         member = Member(data=path, home=folder / path.stem, cache=folder / "cache")
         places[path.stem] = sockets / path.stem
-        desks.append(Desk(places[path.stem], member.host, member.notify))
+        desks.append(Desk(places[path.stem], member.host, member.notify, member.problems))
         threads.append(threading.Thread(target=desks[-1].serve))
         threads[-1].start()
     try:

@@ -8,6 +8,7 @@ import torch
 
 from personae.algorithms import FedPE, Pretrain
 from personae.core.algorithm import ClientInfo, Server
+from personae.core.problem import Problem
 from personae.core.rng import generator
 from personae.errors import ConfigError, DataError, Diverged, QuorumLost
 from personae.runtime.exchange import Exchange
@@ -26,17 +27,20 @@ REJECTED = {
     "-3": "it claims -3 samples",
     "100000001": "it claims 100000001 samples",
     "99999999": "times the round's median of samples",
-    "1" + 400 * "0": "samples",
     "other layout": "of another network: 12 entries are missing, 0.weight first",
 }
-FAILED = {
-    "raises": "ZeroDivisionError: a bug in the client",
-    "diverges": "the loss is nan",
-    "short model": "ValueError: ModelState holds torch.float32 values of shape (2215,), expected 2216",
-    "double model": "ValueError: ModelState holds torch.float64 values",
-    "fractional": "ValueError: Count is 2.5, not a whole number",
-    "tensor": "ValueError: Scalars holds loss = tensor(1.), not a number",
-    "undeclared": "Smuggler may not leave",
+FAILED = {  # what the server says, and what stays in the client's log
+    "raises": (Problem.INTERNAL.words, "ZeroDivisionError: a bug in the client"),
+    "diverges": (Problem.DIVERGED.words, "the loss is nan"),
+    "short model": (
+        Problem.INTERNAL.words,
+        "ValueError: ModelState holds torch.float32 values of shape (2215,), expected 2216",
+    ),
+    "double model": (Problem.INTERNAL.words, "ValueError: ModelState holds torch.float64 values"),
+    "fractional": (Problem.INTERNAL.words, "ValueError: Count is 2.5, not a whole number"),
+    "1" + 400 * "0": (Problem.INTERNAL.words, "ValueError: Count has more than 64 bits"),
+    "tensor": (Problem.INTERNAL.words, "ValueError: Scalars holds loss = tensor(1.), not a number"),
+    "undeclared": (Problem.UNDECLARED.words, "Smuggler may not leave"),
 }
 
 
@@ -47,12 +51,14 @@ def troubled(folder: Path, *trouble: tuple[str, str], **options) -> Rehearsal:
 @pytest.mark.parametrize("how", [*REJECTED, *FAILED])
 def test_a_bad_client_is_named_and_the_round_goes_on_as_if_it_had_not_been_asked(tmp_path: Path, how: str):
     run = troubled(tmp_path / "bad", ("bob", how)).run()
-    there, reason = ("rejected", REJECTED[how]) if how in REJECTED else ("failed", FAILED[how])
+    there, reason, details = ("rejected", REJECTED[how], "") if how in REJECTED else ("failed", *FAILED[how])
     for event in run.notebook.rounds():
         assert event["participants"] == ["ann", "bob", "eve", "zoe"]
         assert list(event["rejected"] | event["failed"]) == ["bob"]
         assert reason in event[there]["bob"]
-    assert any("bob" in line and reason in line for line in run.notices)
+    log = "" if how in REJECTED else f"; the details are in {tmp_path / 'bad' / 'private' / 'problems.log'}"
+    assert any("bob" in line and line.endswith(f"{event[there]['bob']}{log}") for line in run.notices)
+    assert details in run.problems
     without = troubled(tmp_path / "without")
     without.run(Dropping(SameProcess(without.federation), "bob"))
     assert torch.equal(run.final(), without.final())
@@ -92,7 +98,7 @@ def test_nobody_answering_is_a_lost_quorum(tmp_path: Path):
 
 def test_a_lost_quorum_says_how_many_were_needed_and_why_they_are_missing(tmp_path: Path):
     run = troubled(tmp_path, ("ann", "raises"), ("bob", "nan"), ("eve", "diverges"))
-    says = "stage fedpe, round 1: 1 of 4 clients returned an acceptable update, the quorum is 2; first of 3: ann: Zero"
+    says = "stage fedpe, round 1: 1 of 4 clients returned an acceptable update, the quorum is 2; first of 3: ann: its"
     with pytest.raises(QuorumLost, match=says):
         run.run()
     assert run.checkpoints.latest() is None
@@ -138,7 +144,7 @@ class _Alike(Crowd):
 
 def test_all_clients_diverging_is_divergence(tmp_path: Path):
     run = troubled(tmp_path, *((name, "diverges") for name in Crowd().clients))
-    with pytest.raises(Diverged, match=r"0 of 4 clients .* ann: the loss is nan"):
+    with pytest.raises(Diverged, match=r"0 of 4 .* ann: its training diverged; .* details are in .*problems.log"):
         run.run()
 
 
@@ -167,7 +173,8 @@ def test_a_client_whose_private_state_is_damaged_fails_alone(tmp_path: Path):
     first, second = run.notebook.rounds()
     assert first["failed"] == {}
     assert list(second["failed"]) == ["bob"]
-    assert "000001.safetensors: this private state is damaged" in second["failed"]["bob"]
+    assert second["failed"]["bob"] == Problem.DATA.words
+    assert "000001.safetensors: this private state is damaged" in run.problems
 
 
 def test_a_failed_client_keeps_what_it_had(tmp_path: Path):

@@ -54,7 +54,7 @@ def test_class_embeddings_of_another_width_are_refused(backbone: Backbone, firew
     assert firewall.problem(other, backbone) == "its class embeddings hold 7 numbers, the network gives 8"
 
 
-@pytest.mark.parametrize("count", [0, -1, -(10**9), 100_000_001, 10**400])
+@pytest.mark.parametrize("count", [0, -1, -(10**9), 100_000_001, 10**18])
 def test_absurd_counts_are_refused(up: Up, backbone: Backbone, count: int):
     assert Firewall().problem(replace(up, samples=Count(count)), backbone) == f"it claims {count} samples"
 

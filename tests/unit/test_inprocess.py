@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from personae.core.algorithm import ClientInfo
-from personae.core.message import Broadcast
+from personae.core.message import Broadcast, Trouble
+from personae.core.payload import FailureCode
+from personae.core.problem import Problem
 from personae.errors import Interrupted
 from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport, torch_threads
 from personae.runtime.transport import Answer, Failure, Request
@@ -180,7 +182,7 @@ def test_a_broadcast_of_another_kind_is_a_failure(rehearsal: Rehearsal):
     model = rehearsal.federation.backbone().state()
     request = Request("train", "nothing of that name", 1, ClientInfo("ann", 0), Broadcast(model=model))
     (answer,) = SameProcess(rehearsal.federation).exchange([request])
-    assert isinstance(answer, Failure)
+    assert answer == Answer(ClientInfo("ann", 0), Trouble(failure=FailureCode(Problem.INTERNAL)))
 
 
 def test_processes_that_are_started_never_hear_an_interrupt():

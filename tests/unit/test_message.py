@@ -123,6 +123,12 @@ def test_a_count_is_a_whole_number(value):
         Count(value)
 
 
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
+def test_a_count_is_no_place_for_a_long_text_in_digits(value):
+    with pytest.raises(ValueError, match=r"Count has more than 64 bits$"):
+        Count(value)
+
+
 @pytest.mark.parametrize("value", [True, "3", None, torch.tensor(3.0), [1.0]])
 def test_scalars_are_numbers(value):
     with pytest.raises(ValueError, match=r"Scalars holds loss = .*, not a number"):

@@ -12,6 +12,7 @@ from personae.algorithms import DAN, Central, Cluster, FedPE, Unsupervised
 from personae.algorithms.cluster import Private as Pseudo
 from personae.algorithms.unsupervised import Private
 from personae.core.algorithm import Server
+from personae.core.problem import Problem
 from personae.core.stage import Stage, predecessors
 from personae.data import Split
 from personae.data.clients import PartitionedFaces
@@ -226,7 +227,8 @@ def test_a_target_in_which_nobody_is_found_fails_alone(tmp_path: Path):
     run = Rehearsal(tmp_path, (stage,), source="ann").run()
     failed = run.notebook.rounds()[0]["failed"]
     assert set(failed) == set(NAMES[1:])
-    assert "large enough; let clusters be looser" in failed["bob"]
+    assert failed["bob"] == Problem.DATA.words
+    assert "large enough; let clusters be looser" in run.problems
 
 
 def test_a_constraint_on_a_source_that_is_not_there_is_refused(tmp_path: Path):

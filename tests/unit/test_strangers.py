@@ -249,8 +249,8 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
     assert "1:1 and 1:N are among the test images of everybody" in text
     assert text.index("tuned, global") < text.index("tuned, personal")
     summary = json.loads((out / "summary.json").read_text())["stages"]
-    assert summary[1]["discloses"] == ["Count", "ModelState", "PublicEmbeddings", "Scalars"]
-    assert summary[2]["discloses"] == ["Scalars"]
+    assert summary[1]["discloses"] == ["Count", "FailureCode", "ModelState", "PublicEmbeddings", "Scalars"]
+    assert summary[2]["discloses"] == ["FailureCode", "Scalars"]
     assert write_report(out) == page
 
 

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 from torch import Tensor
 
-from personae.core.payload import KINDS, ModelState
+from personae.core.payload import KINDS, FailureCode, ModelState, Scalars
 
 KEPT_TYPES = (*KINDS, Tensor, bool, int, float, str)
 
@@ -17,6 +17,10 @@ KEPT_TYPES = (*KINDS, Tensor, bool, int, float, str)
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The members of a union, or the type itself."""
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+class Undeclared(TypeError):
+    """Something was about to cross that no type declares."""
 
 
 class Record:
@@ -67,7 +71,8 @@ class Message(Record):
         for name, annotation in self.hints().items():
             value = getattr(self, name)
             if type(value) not in alternatives(annotation):
-                raise TypeError(f"{type(self).__qualname__}.{name}: {type(value).__name__} is not {_name(annotation)}")
+                found = f"{type(value).__name__} is not {_name(annotation)}"
+                raise Undeclared(f"{type(self).__qualname__}.{name}: {found}")
 
     @classmethod
     def payloads(cls) -> dict[str, str]:
@@ -88,6 +93,20 @@ class Broadcast(Message):
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Message):
     """What leaves a client in a stage that only the server works in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment(Message):
+    """What a client says about the model it uses: figures alone."""
+
+    metrics: Scalars
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble(Message):
+    """What a client says when it could not do its work: a code. The details stay with the client."""
+
+    failure: FailureCode
 
 
 @dataclass(frozen=True, kw_only=True)

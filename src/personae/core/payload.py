@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from personae.core.layout import Layout
+from personae.core.problem import Problem
 
 Scalar = bool | int | float | str | None
 Arrays = dict[str, Tensor]
@@ -188,6 +189,8 @@ class Count(Payload):
     def __post_init__(self) -> None:
         if type(self.value) is not int:
             raise ValueError(f"Count is {self.value!r}, not a whole number")
+        if not -(2**63) <= self.value < 2**63:
+            raise ValueError("Count has more than 64 bits")
 
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {}, {"value": self.value}
@@ -220,6 +223,26 @@ class Scalars(Payload):
         return cls(dict(scalars))  # type: ignore[arg-type]  # they are checked there
 
 
+@dataclass(frozen=True)
+class FailureCode(Payload):
+    """Why a client could not do its work: one of a closed list, and not a word of its own."""
+
+    value: Problem
+
+    def __post_init__(self) -> None:
+        if type(self.value) is not Problem:
+            raise ValueError("FailureCode is none of the known codes")  # what it is instead is not repeated
+
+    def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
+        return {}, {"value": self.value.value}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
+        _only((), arrays, cls)
+        _only(("value",), scalars, cls)
+        return cls(next((problem for problem in Problem if problem.value == scalars["value"]), None))  # type: ignore[arg-type]  # it is checked there
+
+
 KINDS: tuple[type[Payload], ...] = (
     ModelState,
     ModelWithoutStatistics,
@@ -230,6 +253,7 @@ KINDS: tuple[type[Payload], ...] = (
     Aliases,
     Count,
     Scalars,
+    FailureCode,
 )
 
 

@@ -28,7 +28,14 @@ class Packet:
 
 
 class WireError(ValueError):
-    """Something arrived that is not what was declared."""
+    """Something arrived that is not what was declared. `field` is the declared field that it was to fill, if any.
+
+    The text may repeat what arrived: it is for whoever wrote that, and not for logs of somebody else.
+    """
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
 
 
 def encode(record: Record, *, whole: bool = False) -> Packet:
@@ -63,8 +70,8 @@ def from_bytes(content: bytes) -> Packet:
         size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + size])["__metadata__"]
         scalars = json.loads(metadata[_NUMBERS])
-        if not isinstance(scalars, dict):
-            raise ValueError("its numbers have no names")
+        if not isinstance(scalars, dict) or len(metadata) > 1:
+            raise ValueError("its numbers have no names, or there is more than numbers")
         return Packet(safetensors.torch.load(content), scalars)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError(f"not a record: {error}") from error
@@ -108,16 +115,16 @@ def _take(rest: Packet, name: str, annotation: Any, layout: Layout, whole: bool)
                 return kind(kind.part(layout), rest.arrays.pop(name))
             return kind.unpack(_below(rest.arrays, name), _below(rest.scalars, name), layout)
         except (ValueError, OverflowError) as error:
-            raise WireError(f"{name}: {error}") from error
+            raise WireError(f"{name}: {error}", name) from error
     if get_origin(kind) in (dict, Mapping):
         keys = rest.scalars.pop(name, None)
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
-            raise WireError(f"{name} has no list of distinct names")
+            raise WireError(f"{name} has no list of distinct names", name)
         item = get_args(kind)[1]
         return {key: _take(rest, f"{name}/{index}", item, layout, whole) for index, key in enumerate(keys)}
     found: Tensor | Scalar = rest.arrays.pop(name, None) if kind is Tensor else rest.scalars.pop(name, None)
     if type(found) is not kind:
-        raise WireError(f"{name} is {type(found).__name__}, expected {kind.__name__}")
+        raise WireError(f"{name} is {type(found).__name__}, expected {kind.__name__}", name)
     return found
 
 

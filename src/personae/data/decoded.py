@@ -16,7 +16,7 @@ from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_
 from personae.data.readers import read_listing
 from personae.data.readers.listing import Listing, in_natural_order
 from personae.data.unlabelled import without_labels
-from personae.errors import ConfigError, DataError
+from personae.errors import ConfigError, DataError, Unreadable
 from personae.progress import Progress, silent
 
 Crop = Literal["haar"]
@@ -167,7 +167,7 @@ def _complain(listing: Listing, missing: tuple[tuple[int, str], ...], skip_unrea
         return
     position, why = missing[0]
     advice = "repair or remove them" + (", or skip them where that is an option" if some_left else "")
-    raise DataError(
+    raise Unreadable(
         f"{listing.source}: {len(missing)} of {len(listing.paths)} images cannot be used, "
         f"the first is {listing.paths[position]} ({why}); {advice}"
     )

@@ -14,7 +14,7 @@ from personae.data.faces import FaceSamples, Rows
 from personae.data.images import ImageError, decode, decode_whole
 from personae.data.pixels import Pixels
 from personae.data.readers.listing import path_inside, read_file
-from personae.errors import DataError
+from personae.errors import DataError, Unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class StreamedStore:
                 return self._cut(decode_whole(encoded), self.boxes[row])
             return decode(encoded, self.height, self.width, upright=False)
         except ImageError as why:
-            raise DataError(f"{self.root / self.paths[row]}: cannot be used ({why}); repair the image") from why
+            raise Unreadable(f"{self.root / self.paths[row]}: cannot be used ({why}); repair the image") from why
 
     def _cut(self, pixels: Pixels, box: NDArray[np.float64]) -> Pixels:
         left, top, width, height = box

@@ -49,6 +49,7 @@ _CLIENT = '''\
 """A client of a run: it hands a request to the desk that `personae join` keeps open, and returns the answer."""
 
 import socket
+import traceback
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -58,10 +59,21 @@ app = ClientApp()
 
 @app.query()
 def work(message: Message, context: Context) -> Message:
-    request = message.content.array_records["frame"]["frame"].data
+    try:
+        request = message.content.array_records["frame"]["frame"].data
+        answer = asked(str(context.node_config["desk"]), str(context.run_config["job"]).encode(), request)
+    except Exception:
+        traceback.print_exc()  # for the log of this client
+        raise RuntimeError("the desk did not answer") from None  # Flower sends these words to the server: no others
+    record = ArrayRecord({"frame": Array("uint8", (len(answer),), "frame", answer)})
+    return Message(RecordDict({"frame": record}), reply_to=message)
+
+
+def asked(path: str, *parts: bytes) -> bytes:
+    """What the desk answers."""
     with socket.socket(socket.AF_UNIX) as desk:
-        desk.connect(str(context.node_config["desk"]))
-        for part in (str(context.run_config["job"]).encode(), request):
+        desk.connect(path)
+        for part in parts:
             desk.sendall(len(part).to_bytes(8, "little") + part)
         desk.shutdown(socket.SHUT_WR)
         with desk.makefile("rb") as stream:
@@ -69,8 +81,7 @@ def work(message: Message, context: Context) -> Message:
             answer = stream.read(size)
     if not size or len(answer) < size:
         raise ConnectionError("the desk of this client closed before it answered")
-    record = ArrayRecord({"frame": Array("uint8", (size,), "frame", answer)})
-    return Message(RecordDict({"frame": record}), reply_to=message)
+    return answer
 '''
 
 

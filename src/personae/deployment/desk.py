@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from personae.core.problem import Problem
 from personae.deployment.job import Job
-from personae.errors import Interrupted, PersonaeError
 from personae.runtime import frames
-from personae.runtime.coding import Coding
 from personae.runtime.host import ClientHost
-from personae.runtime.transport import Failure, Request
+from personae.runtime.problems import ProblemLog
+from personae.runtime.transport import Request
 
 LARGEST = 1 << 40  # a length beyond this is no length
 
@@ -20,8 +20,8 @@ Open = Callable[[Job], ClientHost]
 class Desk:
     """Answers one request at a time. What a job needs is opened at its first request and kept for the next ones."""
 
-    def __init__(self, path: Path, open_host: Open, notify: Callable[[str], None]) -> None:
-        self._open, self._notify = open_host, notify
+    def __init__(self, path: Path, open_host: Open, notify: Callable[[str], None], problems: ProblemLog) -> None:
+        self._open, self._notify, self._problems = open_host, notify, problems
         self._text, self._at_work = "", None  # type: tuple[str, _AtWork | None]
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
@@ -50,35 +50,28 @@ class Desk:
     def _answer(self, text: str, content: bytes) -> bytes:
         try:
             if self._at_work is None or text != self._text:
-                self._at_work, self._text = _AtWork(Job.parse(text), self._open), text
+                self._at_work, self._text = _AtWork(Job.parse(text), self._open, self._problems), text
             return self._at_work.answer(content, self._notify)
-        except PersonaeError as error:
-            self._notify(str(error))
-            return frames.of_interruption(Interrupted(str(error)))
         except Exception as error:  # a desk outlives whatever one request does to it
-            self._notify(f"{type(error).__name__}: {error}")
-            return frames.of_interruption(Interrupted(f"{type(error).__name__}: {error}"))
+            return frames.of_trouble(self._problems.report("a request", error))
 
 
 class _AtWork:
-    def __init__(self, job: Job, open_host: Open) -> None:
-        self._job, self._coding = job, job.coder()
+    def __init__(self, job: Job, open_host: Open, problems: ProblemLog) -> None:
+        self._job, self._coding, self._problems = job, job.coder(), problems
         self._host = open_host(job)
 
     def answer(self, content: bytes, notify: Callable[[str], None]) -> bytes:
         host, coding = self._host, self._coding
         request = frames.to_request(content, host.federation, host.backbone.layout, coding)
-        notify(f"{request.stage}, round {request.round}: {request.task} as {request.client.name}")
-        answer = host.handle(request)
-        if isinstance(answer, Failure):
-            notify(f"{request.stage}, round {request.round}: failed: {answer.reason}")
-        return self._allowed(frames.of_answer(answer, request, coding), request, coding)
+        notify(str(request))
+        return self._allowed(host.answer(request, coding), request)
 
-    def _allowed(self, answer: bytes, request: Request, coding: Coding) -> bytes:
+    def _allowed(self, answer: bytes, request: Request) -> bytes:
         if len(answer) <= self._job.max_bytes:
             return answer
-        reason = f"its answer holds {len(answer):,} bytes, and the server takes {self._job.max_bytes:,}"
-        return frames.of_answer(Failure(request.client, reason), request, coding)
+        error = ValueError(f"the answer holds {len(answer):,} bytes, and the server takes {self._job.max_bytes:,}")
+        return frames.of_trouble(self._problems.report(str(request), error, Problem.TOO_LARGE))
 
 
 def _read(stream: IO[bytes]) -> bytes:

@@ -26,10 +26,11 @@ from personae.experiment.config import SYNTHETIC, Experiment, Source
 from personae.experiment.faces import own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.run import judge
-from personae.privacy.disclosure import sends, warning
+from personae.privacy.disclosure import leaves, warning
 from personae.progress import Progress, silent, unheard
-from personae.runtime.federation import Assessment, Federation
+from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
+from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
@@ -49,6 +50,10 @@ class Member:
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
 
+    @property
+    def problems(self) -> ProblemLog:
+        return ProblemLog(self.home / PROBLEMS, self.notify)
+
     def host(self, job: Job) -> ClientHost:
         """All that a run needs here, opened."""
         experiment = job.parsed()
@@ -64,7 +69,7 @@ class Member:
             source=experiment.partition.source or None,
             public=self._public(experiment),
         )
-        return ClientHost(federation, self.device)
+        return ClientHost(federation, self.device, problems=self.problems)
 
     def _public(self, experiment: Experiment) -> SharedFaces | None:
         source = experiment.data.public
@@ -84,8 +89,8 @@ class Member:
         """What this run may let out of here."""
         for stage in experiment.recipe:
             if stage.algorithm.federated:
-                kinds = sorted({*sends(stage.algorithm), *Assessment.payloads().values()})
-                self.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {', '.join(kinds)}")
+                kinds = ", ".join(leaves(stage.algorithm))
+                self.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {kinds}")
             if text := warning(stage.algorithm):
                 self.notify(f"stage {stage.name}: {text}")
 
@@ -104,7 +109,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
             path = Path(folder) / "desk"
-            desk = Desk(path, member.host, member.notify)
+            desk = Desk(path, member.host, member.notify, member.problems)
             threading.Thread(target=desk.serve, name="desk", daemon=True).start()
             obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
             _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)

@@ -20,9 +20,8 @@ from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage
 from personae.errors import ConfigError, DataError
 from personae.files import replacing, sweep, write_text
-from personae.privacy.disclosure import sends
+from personae.privacy.disclosure import leaves
 from personae.runtime.engine import Result
-from personae.runtime.federation import Assessment
 
 RECORDS = ("metrics", "ledger", "timing")
 
@@ -133,7 +132,7 @@ def _describe(stage: Stage) -> dict[str, Any]:
         "algorithm": stage.algorithm.name,
         "label": stage.title,
         "rounds": stage.rounds,
-        "discloses": sorted({*sends(stage.algorithm), *Assessment.payloads().values()}),
+        "discloses": leaves(stage.algorithm),
         "pools_faces": stage.algorithm.pools_faces,
     }
 

@@ -5,8 +5,18 @@ from dataclasses import dataclass
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
-from personae.core.message import Message
-from personae.core.payload import KINDS, Aliases, ClassEmbeddings, Count, NetworkVector, PublicEmbeddings, Scalars
+from personae.core.message import Assessment, Message, Trouble
+from personae.core.payload import (
+    KINDS,
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    FailureCode,
+    NetworkVector,
+    PublicEmbeddings,
+    Scalars,
+)
+from personae.core.problem import Problem
 
 PREAMBLE = """# What leaves a client
 
@@ -50,7 +60,13 @@ nothing. BatchNorm that a client keeps makes its model a `ModelWithoutStatistics
 entries are then not in the message.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
+
+A client that cannot do its work, in whatever task of whatever algorithm, sends back a `FailureCode`: one of the codes
+below, and no text. What went wrong in detail, with the names of files and people that may be in it, stays in the log of
+that client. The server prints and keeps its own words for a code, and never repeats what it could not decode.
 """
+
+ANY = "any"  # what every client may answer, whatever the algorithm
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
             continue
         for direction, kind in (("down", algorithm.types.down), ("up", algorithm.types.up)):
             found += [Crossing(algorithm.name, direction, *item) for item in kind.payloads().items()]
-    return found
+    return found + [Crossing(ANY, "up", *item) for kind in (Assessment, Trouble) for item in kind.payloads().items()]
 
 
 def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
@@ -85,6 +101,11 @@ def sends(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
         return []
     kept = withheld(algorithm)
     return sorted({payload for field, payload in algorithm.types.up.payloads().items() if field not in kept})
+
+
+def leaves(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
+    """The same with what any client may answer: its figures, and that it failed."""
+    return sorted({*sends(algorithm), *Assessment.payloads().values(), *Trouble.payloads().values()})
 
 
 def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
@@ -105,6 +126,8 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     chosen = list(algorithms)
     lines = [PREAMBLE, "| algorithm | direction | field | payload |", "|---|---|---|---|"]
     lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]
+    lines += ["", "| code of a failure | what it says |", "|---|---|"]
+    lines += [f"| {problem.value} | {problem.words} |" for problem in Problem]
     notes = [f"- {text}" for algorithm in chosen if (text := warning(algorithm))]
     alone = [algorithm.name for algorithm in chosen if not algorithm.federated]
     notes += [f"- {name}: no client is asked in its rounds; evaluating it sends back figures alone" for name in alone]
@@ -127,5 +150,6 @@ def message_bytes(
         Aliases.__name__: 8 * classes,
         Count.__name__: 8,
         Scalars.__name__: 8,
+        FailureCode.__name__: 8,
     }
     return sum(sizes[payload] for field, payload in kind.payloads().items() if field not in without)

@@ -10,6 +10,7 @@ from personae.core.payload import (
     Aliases,
     ClassEmbeddings,
     Count,
+    FailureCode,
     Gradient,
     ModelState,
     ModelWithoutBatchNorm,
@@ -37,6 +38,7 @@ MEANINGS = {
     Aliases.__name__: "a keyed token for each of the client's people, which tells who is held by several clients",
     Count.__name__: "how many samples the client has",
     Scalars.__name__: "figures, such as a loss or rates",
+    FailureCode.__name__: "why the client could not do its work, as one of a list of codes",
 }
 
 INTENDED = (

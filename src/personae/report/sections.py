@@ -21,6 +21,7 @@ EXPLANATIONS = {
     "PublicEmbeddings": "one vector for each identity of a public data set",
     "Count": "the number of samples behind an update",
     "Scalars": "named figures, such as a mean loss",
+    "FailureCode": "why a client could not do its work, as one of a list of codes",
 }
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.core.message import ServerState
+from personae.core.message import Assessment, ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
@@ -21,7 +21,7 @@ from personae.progress import Advance, Progress, silent, unheard
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.exchange import Exchange
-from personae.runtime.federation import Assessment, Federation
+from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import torch_threads
 from personae.runtime.knowledge import known, remember
@@ -186,7 +186,7 @@ class _Walk:
         figures: dict[str, dict[str, float]] = {}
         for answer in exchange.ask(state, self.clients):
             if isinstance(answer, Failure):
-                self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer.reason}")
+                self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer}")
             elif isinstance(answer.message, Assessment):
                 figures[answer.client.name] = dict(answer.message.metrics.values)
         self._enter(exchange)
@@ -251,8 +251,8 @@ class _Walk:
     def _tell(self, stage: Stage, round_: int, participants: Sequence[ClientInfo], outcome: Outcome) -> None:
         for name, reason in outcome.rejected.items():
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
-        for name, reason in outcome.failed.items():
-            self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {reason}")
+        for name, failure in outcome.failed.items():
+            self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {failure}")
         self._record(
             {
                 "event": "round",
@@ -260,7 +260,7 @@ class _Walk:
                 "round": round_,
                 "participants": [client.name for client in participants],
                 "rejected": outcome.rejected,
-                "failed": outcome.failed,
+                "failed": {name: failure.reason for name, failure in outcome.failed.items()},
                 "scalars": outcome.scalars,
             }
         )

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from personae.core.algorithm import ClientInfo
-from personae.core.message import Message, ServerState
+from personae.core.message import Message, ServerState, Trouble
+from personae.core.problem import Problem
 from personae.core.stage import Stage
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.transport import Answer, Failure, Request, Task, Transport
@@ -20,16 +21,22 @@ class Exchange:
         self._crossed: dict[ClientInfo, list[dict[str, Any]]] = defaultdict(list)
 
     def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
-        """Answers as they come."""
+        """Answers as they come; a client that tells of trouble has failed."""
         for answer in self._transport.exchange(self._requests(state, clients)):
             if isinstance(answer, Answer):
                 self._count(answer.client, "up", answer.message)
+                if isinstance(answer.message, Trouble):
+                    yield self._failure(answer.client, answer.message.failure.value)
+                    continue
             yield answer
 
     def ledger(self) -> Iterator[dict[str, Any]]:
         """What crossed, in the order of the clients and not of their answers."""
         for client in sorted(self._crossed, key=lambda client: client.index):
             yield from self._crossed[client]
+
+    def _failure(self, client: ClientInfo, problem: Problem) -> Failure:
+        return Failure(client, problem.words, problem is Problem.DIVERGED, self._transport.problems)
 
     def _requests(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Request]:
         for client in clients:

@@ -10,8 +10,6 @@ import torch
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.core.message import Message
-from personae.core.payload import Scalars
 from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
@@ -53,13 +51,6 @@ class Holdings(Protocol):
         """Clients that are kept out of training and only evaluated."""
 
     def of(self, client: str) -> ClientFaces: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assessment(Message):
-    """What a client says about the model it uses: figures alone."""
-
-    metrics: Scalars
 
 
 Judge = Callable[[Embedder, ClientFaces], dict[str, float]]

@@ -8,18 +8,23 @@ from threading import Event, Thread
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from personae.errors import Interrupted
 from personae.runtime import frames
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
+from personae.runtime.problems import PROBLEMS
 from personae.runtime.transport import Answer, Failure, Request
 
 FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
 FETCHERS = 8  # answers fetched at a time: they lie in memory together
 GRACE = 5.0  # seconds for which Flower remembers a message that nobody waits for any more: late is not lost
-LONGEST_REASON = 500  # characters that a client may say about its failure
+_ERRORS = {  # of Flower's own messages; the texts that come with them are not ours to repeat
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the app of this run could not be loaded there",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its desk did not answer",
+    ErrorCode.NODE_UNAVAILABLE: "its connection was lost",
+}
 
 __all__ = ["Grid", "GridTransport", "server_app"]
 
@@ -74,6 +79,7 @@ class GridTransport:
         self._federation, self._grid, self._coding = federation, grid, coding
         self._deadline, self._max_bytes, self._poll = deadline, max_bytes, poll
         self._layout = federation.backbone().layout
+        self.problems = f"that client's own log, {PROBLEMS} in its --home"
 
     def connected(self) -> dict[str, int]:
         """Name -> node of the clients that are there now."""
@@ -139,19 +145,15 @@ class GridTransport:
 
     def _answer(self, request: Request, reply: Message) -> Answer | Failure:
         if reply.has_error():
-            return Failure(request.client, _line(f"Flower says: {reply.error.reason}"))
+            return Failure(request.client, _ERRORS.get(reply.error.code, "Flower did not get an answer from it"))
         try:
             content = unwrapped(reply.content)
-            if len(content) > self._max_bytes:
-                raise ValueError(f"it holds {len(content):,} bytes, and {self._max_bytes:,} are allowed")
-            answer = frames.to_answer(content, request, self._federation, self._layout, self._coding)
-        except Interrupted as error:  # a client whose disk is full, say: that is no reason to stop here
-            return Failure(request.client, _line(str(error)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return Failure(request.client, _line(f"its answer cannot be read: {error}"))
-        if isinstance(answer, Failure):
-            return Failure(request.client, _line(str(answer.reason)), answer.diverged is True)
-        return answer
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return Failure(request.client, "its answer cannot be read")
+        if len(content) > self._max_bytes:
+            size = f"{len(content):,} bytes, and {self._max_bytes:,} are allowed"
+            return Failure(request.client, f"its answer holds {size}")
+        return frames.to_answer(content, request, self._federation, self._layout, self._coding)
 
 
 def _fetch(grid: Grid, turns: SimpleQueue[str], arrived: Queue[Message | Exception], over: Event, pause: float) -> None:
@@ -173,7 +175,3 @@ def _fetch(grid: Grid, turns: SimpleQueue[str], arrived: Queue[Message | Excepti
             with suppress(Full):
                 arrived.put(found[0], timeout=1)
                 found.pop(0)
-
-
-def _line(reason: str) -> str:
-    return " ".join(reason.split())[:LONGEST_REASON]

@@ -6,12 +6,15 @@ from typing import Any
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.layout import Layout
-from personae.core.message import Message
+from personae.core.message import Assessment, Message, Trouble
 from personae.core.wire import Packet
-from personae.errors import Interrupted
 from personae.runtime.coding import EXACT, Coding
-from personae.runtime.federation import Assessment, Federation
+from personae.runtime.federation import Federation
 from personae.runtime.transport import Answer, Failure, Request
+
+UNDECLARED = "its answer is not what was declared"
+_TROUBLE = {"trouble": True}  # the header of an answer that is a code; that of any other is empty
+_NO_FRAME = (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError)
 
 
 def of_request(request: Request, coding: Coding = EXACT) -> bytes:
@@ -27,49 +30,53 @@ def of_request(request: Request, coding: Coding = EXACT) -> bytes:
 
 
 def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
-    header, packet = _unframe(content)
-    kind = federation.stage(header["stage"]).algorithm.types.down
-    return Request(
-        header["task"],
-        header["stage"],
-        header["round"],
-        ClientInfo(header["client"], header["index"], header["source"]),
-        wire.decode(kind, coding.restored(packet), layout, whole=coding.whole),
-    )
+    try:
+        header, packet = _unframe(content)
+        kind = federation.stage(header["stage"]).algorithm.types.down
+        return Request(
+            header["task"],
+            header["stage"],
+            header["round"],
+            ClientInfo(header["client"], header["index"], header["source"]),
+            wire.decode(kind, coding.restored(packet), layout, whole=coding.whole),
+        )
+    except _NO_FRAME as error:
+        raise wire.WireError(f"not a request: {error}") from error
 
 
-def of_answer(answer: Answer | Failure, request: Request, coding: Coding = EXACT) -> bytes:
-    if isinstance(answer, Answer):
-        try:
-            packet = wire.encode(answer.message, whole=coding.whole)
-            return _frame({}, coding.answer(packet, _base(request, coding)))
-        except Exception as error:  # a message that cannot be written is its client's failure alone
-            answer = Failure(answer.client, f"{type(error).__name__}: {error}")
-    return _frame({"failure": answer.reason, "diverged": answer.diverged}, Packet({}, {}))
+def of_answer(message: Message, request: Request, coding: Coding = EXACT) -> bytes:
+    if isinstance(message, Trouble):
+        return of_trouble(message)
+    packet = wire.encode(message, whole=coding.whole)
+    return _frame({}, coding.answer(packet, _base(request, coding)))
 
 
-def of_interruption(error: Interrupted) -> bytes:
-    """The answer of a process that cannot go on."""
-    return _frame({"interrupted": str(error)}, Packet({}, {}))
+def of_trouble(trouble: Trouble) -> bytes:
+    return _frame(_TROUBLE, wire.encode(trouble))
 
 
 def to_answer(
     content: bytes, request: Request, federation: Federation, layout: Layout, coding: Coding = EXACT
 ) -> Answer | Failure:
-    """What the client of this request answered; whatever is not as declared is its failure."""
-    header, packet = _unframe(content)
-    if "interrupted" in header:
-        raise Interrupted(header["interrupted"])
-    if "failure" in header:
-        return Failure(request.client, header["failure"], header["diverged"])
-    kind: type[Message] = Assessment
-    if request.task == "train":
+    """What the client of this request answered; whatever is not as declared is its failure, and is not repeated."""
+    kind: type[Message]
+    try:
+        header, packet = _unframe(content)
+    except _NO_FRAME:
+        return Failure(request.client, "its answer cannot be read")
+    if header == _TROUBLE:
+        kind, coding = Trouble, EXACT
+    elif header != {}:
+        return Failure(request.client, UNDECLARED)
+    elif request.task == "train":
         kind = federation.stage(request.stage).algorithm.types.up
+    else:
+        kind = Assessment
     try:
         restored = coding.restored(packet, _base(request, coding))
         return Answer(request.client, wire.decode(kind, restored, layout, whole=coding.whole))
     except wire.WireError as error:
-        return Failure(request.client, f"its answer is not what was declared: {error}")
+        return Failure(request.client, UNDECLARED + (f", in {error.field}" if error.field else ""))
 
 
 def _base(request: Request, coding: Coding) -> Packet:

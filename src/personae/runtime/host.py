@@ -5,15 +5,19 @@ from torch import Tensor
 
 from personae.core.algorithm import Client, KeptT
 from personae.core.embedder import Embedder, Remembering
-from personae.core.message import LocalState
+from personae.core.message import Assessment, LocalState, Undeclared
 from personae.core.payload import ModelState, Scalars
+from personae.core.problem import Problem
 from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
-from personae.errors import Diverged, Interrupted, PersonaeError
-from personae.runtime.federation import Assessment, Federation
+from personae.errors import Interrupted
+from personae.runtime import frames
+from personae.runtime.coding import Coding
+from personae.runtime.federation import Federation
 from personae.runtime.memory import keep_freed_memory
+from personae.runtime.problems import PROBLEMS, ProblemLog, problem_of
 from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Answer, Failure, Request
+from personae.runtime.transport import Answer, Request
 
 
 class ClientHost:
@@ -23,8 +27,16 @@ class ClientHost:
     asks must settle a round before building on it.
     """
 
-    def __init__(self, federation: Federation, device: torch.device | str = "cpu", *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        device: torch.device | str = "cpu",
+        *,
+        durable: bool = True,
+        problems: ProblemLog | None = None,
+    ) -> None:
         self.federation = federation
+        self.problems = problems or ProblemLog(federation.private / PROBLEMS)
         self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
@@ -32,18 +44,27 @@ class ClientHost:
         if federation.acceleration.memory and self.backbone.device.type == "cpu":
             keep_freed_memory()
 
-    def handle(self, request: Request) -> Answer | Failure:
-        """Do one client's work. Whatever goes wrong there is told, and stays there."""
+    def handle(self, request: Request) -> Answer:
+        """Do one client's work. Whatever goes wrong there is told as a code, and its details stay there."""
         try:
             return self._train(request) if request.task == "train" else self._assess(request)
         except Interrupted:
             raise  # this machine cannot go on, and that is no fault of the client's
-        except Diverged as error:
-            return Failure(request.client, str(error), diverged=True)
-        except PersonaeError as error:
-            return Failure(request.client, str(error))
         except Exception as error:  # a client may fail in any way without taking the others down
-            return Failure(request.client, f"{type(error).__name__}: {error}")
+            if problem_of(error) is Problem.DISK_FULL:
+                raise Interrupted(f"{error}: the disk is full; free some space and resume") from error
+            return Answer(request.client, self.problems.report(str(request), error))
+
+    def answer(self, request: Request, coding: Coding) -> bytes:
+        """The same as bytes; what cannot be written is a failure like any other."""
+        try:
+            message = self.handle(request).message
+        except Interrupted as error:
+            return frames.of_trouble(self.problems.report(str(request), error))
+        try:
+            return frames.of_answer(message, request, coding)
+        except Exception as error:
+            return frames.of_trouble(self.problems.report(str(request), error, Problem.UNWRITABLE))
 
     def personal(self, request: Request) -> Embedder:
         """The model that the client uses after the round of the request."""
@@ -60,7 +81,7 @@ class ClientHost:
         private = store.load(stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round)
         up, kept = stage.algorithm.local(request.down, private, self._client(request, stage))
         if type(up) is not stage.algorithm.types.up:
-            raise TypeError(
+            raise Undeclared(
                 f"{type(up).__name__} may not leave: the algorithm declares {stage.algorithm.types.up.__qualname__}"
             )
         store.save(stage.name, request.round, kept, durable=self._durable)

@@ -15,6 +15,9 @@ from pathlib import Path
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.message import Trouble
+from personae.core.payload import FailureCode
+from personae.core.problem import Problem
 from personae.errors import Interrupted
 from personae.files import settle
 from personae.progress import unheard
@@ -22,9 +25,11 @@ from personae.runtime import frames
 from personae.runtime.coding import ONE_MACHINE
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
+from personae.runtime.problems import PROBLEMS
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
 
+_DISK_FULL = Trouble(failure=FailureCode(Problem.DISK_FULL))
 STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
 
 
@@ -70,6 +75,7 @@ class SameProcess:
     def __init__(self, federation: Federation, device: str = "cpu") -> None:
         self._host = ClientHost(federation, device, durable=False)
         self._kept = _Kept(federation)
+        self.problems = str(federation.private / PROBLEMS)
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         for request in self._kept.noting(requests):
@@ -110,9 +116,10 @@ class Streams:
         self._lanes = [_Lane(federation, device) for _ in range(count)]
         self._kept = _Kept(federation)
         self._threads = ThreadPoolExecutor(count)
+        self.problems = str(federation.private / PROBLEMS)
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
-        busy = dict[Future[Answer | Failure], _Lane]()
+        busy = dict[Future[Answer], _Lane]()
         pending = self._kept.noting(requests)
 
         def employ(lane: _Lane) -> None:
@@ -139,7 +146,7 @@ class _Lane:
         self._device = torch.device(device)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def handle(self, request: Request) -> Answer | Failure:
+    def handle(self, request: Request) -> Answer:
         self._stream.wait_stream(torch.cuda.default_stream(self._device))  # there the server's model was made
         with torch.cuda.stream(self._stream):
             answer = self._host.handle(request)
@@ -156,6 +163,7 @@ class WorkerProcesses:
 
     def __init__(self, federation: Federation, workers: int, notify: Callable[[str], None] = unheard) -> None:
         self._federation, self._notify = federation, notify
+        self.problems = str(federation.private / PROBLEMS)
         self._kept = _Kept(federation)
         self._layout = federation.backbone().layout
         context = multiprocessing.get_context("spawn")
@@ -197,7 +205,7 @@ class WorkerProcesses:
                 else:
                     idle.append(connection)
                     employ()  # before anybody looks at the answer: no worker waits for the server
-                    yield frames.to_answer(content, request, self._federation, self._layout, ONE_MACHINE)
+                    yield self._answer(content, request)
             employ()
 
     def settle(self) -> None:
@@ -211,6 +219,12 @@ class WorkerProcesses:
             if process.is_alive():
                 process.kill()
         self._workers.clear()
+
+    def _answer(self, content: bytes, request: Request) -> Answer | Failure:
+        answer = frames.to_answer(content, request, self._federation, self._layout, ONE_MACHINE)
+        if isinstance(answer, Answer) and answer.message == _DISK_FULL:  # it is ours, too
+            raise Interrupted(f"{self._federation.private}: the disk is full; free some space and resume")
+        return answer
 
     def _bury(self, connection: Connection) -> str:
         """How the worker ended."""
@@ -234,11 +248,7 @@ def _work(connection: Connection, federation: Federation) -> None:
         except (EOFError, ConnectionResetError):
             return
         try:
-            content = frames.of_answer(host.handle(request), request, ONE_MACHINE)
-        except Interrupted as error:
-            content = frames.of_interruption(error)
-        try:
-            connection.send_bytes(content)
+            connection.send_bytes(host.answer(request, ONE_MACHINE))
         except (BrokenPipeError, ConnectionResetError):
             return
 

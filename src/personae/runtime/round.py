@@ -24,7 +24,7 @@ class Outcome:
 
     state: ServerState
     rejected: Mapping[str, str]
-    failed: Mapping[str, str]
+    failed: Mapping[str, Failure]
     scalars: Mapping[str, float]  # means over the accepted clients
     clients: Mapping[str, Mapping[str, float]]  # what each of them said
     samples: Mapping[str, int] = field(default_factory=dict)  # and on how many samples its update rests
@@ -77,7 +77,7 @@ def federated_round(
     return Outcome(
         merged,
         dict(sorted(rejected.items())),
-        {name: failures[name].reason for name in sorted(failures)},
+        dict(sorted(failures.items())),
         _means(list(said.values())),
         said,
         {client.name: measures[client.name].samples for client in accepted},
@@ -101,7 +101,7 @@ def _require_quorum(
     needed = max(1, ceil(stage.quorum * asked - 1e-9))  # 0.28 x 25 is a little more than 7 in floating point
     if accepted >= needed:
         return
-    reasons = [f"{name}: {failure.reason}" for name, failure in sorted(failures.items())]
+    reasons = [f"{name}: {failure}" for name, failure in sorted(failures.items())]
     reasons += [f"{name}: its update was rejected: {reason}" for name, reason in sorted(rejected.items())]
     line = (
         f"stage {stage.name}, round {round_}: {accepted} of {asked} clients returned an acceptable update, "

@@ -20,10 +20,13 @@ class Request:
     client: ClientInfo
     down: Broadcast
 
+    def __str__(self) -> str:
+        return f"{self.stage}, round {self.round}: {self.task} as {self.client.name}"
+
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client sends back: an update after training, figures after an assessment."""
+    """What a client sends back: an update after training, figures after an assessment, or a code of its trouble."""
 
     client: ClientInfo
     message: Message
@@ -31,15 +34,24 @@ class Answer:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client that could not do its work, and why. A failure is data: the round may go on without the client."""
+    """A client without a usable answer, in the words of whoever asked it: nothing that a client chose is repeated.
+
+    A failure is data: the round may go on without the client.
+    """
 
     client: ClientInfo
     reason: str
     diverged: bool = False
+    details: str = ""  # where there is more to read, for people and not for the records
+
+    def __str__(self) -> str:
+        return f"{self.reason}; the details are in {self.details}" if self.details else self.reason
 
 
 class Transport(Protocol):
     """One way to reach clients. Requests are taken lazily and in order; answers come in any order."""
+
+    problems: str  # where clients keep the details of their failures
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]: ...
 

@@ -1,0 +1,398 @@
+"""A person's name in folders, files, errors and tracebacks of a client: however it fails, no server gets to see it."""
+
+import errno
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
+from flwr.app import Error, Message
+from PIL import Image
+
+from personae.algorithms import FedPE
+from personae.algorithms.fedpe import Down, Private, Up
+from personae.core import wire
+from personae.core.algorithm import Client
+from personae.core.message import Trouble
+from personae.core.payload import FailureCode
+from personae.core.problem import Problem
+from personae.deployment.app import write_app
+from personae.deployment.desk import Desk
+from personae.deployment.job import Job
+from personae.deployment.join import Member
+from personae.deployment.plan import Conditions, Plan, outcome
+from personae.deployment.serve import prepare
+from personae.deployment.server import main
+from personae.errors import ConfigError, DataError, Diverged, Interrupted, Unreadable
+from personae.experiment.config import parse_experiment
+from personae.report.html import write_report
+from personae.runtime.coding import CODINGS
+from personae.runtime.flower import GridTransport, unwrapped, wrapped
+from personae.runtime.host import ClientHost
+from personae.runtime.inprocess import SameProcess, WorkerProcesses
+from personae.runtime.problems import PROBLEMS, ProblemLog
+from toys import TRAINING, Rehearsal, Smuggler, stage_of
+
+NAME = "Zebulon-Q-Featherstonehaugh"
+TROUBLE = '{"trouble": true}'
+PHOTOGRAPH = f"/srv/faces/{NAME}/{NAME}-portrait.jpg"
+
+ERRORS: dict[Problem, Callable[[], Exception]] = {
+    Problem.DIVERGED: lambda: Diverged(f"the loss of {NAME} is nan"),
+    Problem.UNREADABLE: lambda: Unreadable(f"{PHOTOGRAPH}: cannot be used"),
+    Problem.DATA: lambda: DataError(f"{NAME} has but one image"),
+    Problem.CONFIGURATION: lambda: ConfigError(f"{PHOTOGRAPH}: not with this option"),
+    Problem.MEMORY: lambda: MemoryError(f"for {NAME}"),
+    Problem.DISK_FULL: lambda: OSError(errno.ENOSPC, "No space left on device", PHOTOGRAPH),
+    Problem.INTERNAL: lambda: ZeroDivisionError(f"no image of {NAME}"),
+}
+OTHERS: list[tuple[Callable[[], Exception], Problem]] = [
+    (lambda: FileNotFoundError(errno.ENOENT, "No such file or directory", PHOTOGRAPH), Problem.UNREADABLE),
+    (lambda: PermissionError(errno.EACCES, "Permission denied", PHOTOGRAPH), Problem.UNREADABLE),
+    (lambda: OSError(errno.ENOMEM, "Cannot allocate memory", PHOTOGRAPH), Problem.MEMORY),
+    (lambda: RuntimeError(f"DefaultCPUAllocator: can't allocate memory for {NAME}"), Problem.MEMORY),
+    (lambda: torch.OutOfMemoryError(NAME), Problem.MEMORY),
+    (lambda: Interrupted(f"{PHOTOGRAPH}: the disk is full"), Problem.DISK_FULL),
+    (lambda: KeyError(NAME), Problem.INTERNAL),
+    (type(NAME, (Exception,), {}), Problem.INTERNAL),
+    (lambda: UnicodeDecodeError("utf-8", NAME.encode(), 0, 1, NAME), Problem.INTERNAL),
+]
+KINDS = [*((error, problem) for problem, error in ERRORS.items()), *OTHERS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing(FedPE):
+    """FedPE with clients that fail as one of `KINDS`, or send what they may not: (client, how)."""
+
+    trouble: tuple[tuple[str, int | str], ...] = ()
+
+    def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
+        up, kept = super().local(down, private, client)
+        kind = dict(self.trouble).get(client.info.name)
+        if kind is None:
+            return up, kept
+        if kind == "undeclared":
+            return Smuggler(model=up.model, samples=up.samples, training=up.training, more=up.samples), kept
+        if kind == "unwritable":
+            up.model.flat.fill_(1e30)
+            return up, kept
+        assert isinstance(kind, int)
+        raise KINDS[kind][0]()
+
+
+class Recording(FakeGrid):
+    """Keeps everything that reaches the server: bytes, and the texts of Flower's errors."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.heard: list[bytes] = []
+
+    def reply(self, message: Message) -> Message:
+        reply = super().reply(message)
+        self.heard.append(str(reply.error.reason).encode() if reply.has_error() else unwrapped(reply.content))
+        return reply
+
+
+@pytest.fixture
+def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Grids whose clients are at one desk, with a home of a telling name."""
+    desks = []
+
+    def make(run: Rehearsal, job: Job) -> Recording:
+        write_app(tmp_path / "app", job, tmp_path / "out")
+        path = tmp_path_factory.mktemp("desk") / NAME
+        problems = ProblemLog(tmp_path / NAME / PROBLEMS)
+        desk = Desk(path, lambda job: ClientHost(run.federation, problems=problems), lambda line: None, problems)
+        thread = threading.Thread(target=desk.serve)
+        thread.start()
+        desks.append((desk, thread))
+        return Recording(generated(tmp_path / "app").app, path, job.text())
+
+    yield make
+    for desk, thread in desks:
+        desk.close()
+        thread.join()
+
+
+def rehearse(folder: Path, **trouble: int | str) -> Rehearsal:
+    failing = Failing(training=TRAINING, trouble=tuple(trouble.items()))
+    return Rehearsal(folder, (stage_of(failing, rounds=1, quorum=0.25),))
+
+
+def over(run: Rehearsal, grid: FakeGrid, coding: str = "exact") -> GridTransport:
+    return GridTransport(run.federation, grid, deadline=60, poll=0.01, coding=CODINGS[coding])
+
+
+def assert_told(run: Rehearsal, grid: Recording, home: Path, problem: Problem) -> None:
+    """The server knows a code and says it in its own words; the client has the name in a log of its own."""
+    (event,) = run.notebook.rounds()
+    assert event["failed"] == {"bob": problem.words}
+    told = f"{event['stage']}, round 1: bob failed: {problem.words}; the details are in that client's own log"
+    assert any(notice.startswith(told) for notice in run.notices)
+    (entry,) = [entry for entry in run.notebook.books["ledger"] if entry["payload"] == "FailureCode"]
+    assert (entry["client"], entry["direction"], entry["bytes"]) == ("bob", "up", 8)
+    (heard,) = [content for content in grid.heard if content[4:].startswith(TROUBLE.encode())]
+    assert wire.from_bytes(heard[4 + len(TROUBLE) :]).scalars == {"failure/value": problem.value}
+    assert len(heard) < 200
+    server = [*grid.heard, repr(run.notices).encode(), repr(run.notebook.books).encode(), *run.files().values()]
+    assert not any(NAME.encode() in content for content in server)
+    log = home / PROBLEMS
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert f"round 1: train as bob: {problem.words}\n" in log.read_text()
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)))
+def test_whatever_a_client_raises_its_server_is_told_a_code(kind: int, tmp_path: Path, grids: Any) -> None:
+    run = rehearse(tmp_path / "run", bob=kind)
+    grid = grids(run, Job("toys", {}))
+    run.run(over(run, grid))
+    assert_told(run, grid, tmp_path / NAME, KINDS[kind][1])
+    assert NAME in (tmp_path / NAME / PROBLEMS).read_text()
+
+
+def test_what_may_not_be_sent_or_written_is_a_code(tmp_path: Path, grids: Any) -> None:
+    run = rehearse(tmp_path / "undeclared", bob="undeclared")
+    grid = grids(run, Job("toys", {}))
+    run.run(over(run, grid))
+    assert_told(run, grid, tmp_path / NAME, Problem.UNDECLARED)
+    run = rehearse(tmp_path / "unwritable", bob="unwritable")
+    grid = grids(run, Job("toys", {}, "fp16"))
+    run.run(over(run, grid, "fp16"))
+    assert_told(run, grid, tmp_path / NAME, Problem.UNWRITABLE)
+
+
+@pytest.mark.parametrize("transport", [SameProcess, lambda federation: WorkerProcesses(federation, 2)])
+def test_a_simulation_is_told_the_same_and_where_the_details_are(transport: Any, tmp_path: Path) -> None:
+    kinds = {"ann": 0, "bob": 1, "eve": 6}
+    run = rehearse(tmp_path / "run", **kinds)
+    with closing(transport(run.federation)) as used:
+        run.run(used)
+    (event,) = run.notebook.rounds()
+    assert event["failed"] == {name: KINDS[kind][1].words for name, kind in kinds.items()}
+    log = tmp_path / "run" / "private" / PROBLEMS
+    for name, words in event["failed"].items():
+        assert f"fedpe, round 1: {name} failed: {words}; the details are in {log}" in run.notices
+    assert log.read_text().count(PHOTOGRAPH) == 1
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    run = rehearse(tmp_path / "full", bob=5)
+    with (
+        closing(transport(run.federation)) as used,
+        pytest.raises(Interrupted, match="the disk is full; free some space and resume"),
+    ):
+        run.run(used)
+
+
+def test_a_request_that_cannot_be_read_and_a_desk_that_is_gone(tmp_path: Path, grids: Any, capfd: Any) -> None:
+    run = rehearse(tmp_path / "run")
+    grid = grids(run, Job("toys", {}))
+    message = Message(wrapped(b"\xff" * 50 + NAME.encode()), grid.nodes["bob"], "query")
+    answer = unwrapped(grid.reply(message).content)
+    assert b'"request"' in answer.replace(b"\\", b"")
+    grid.desk = tmp_path / NAME / "nobody"
+    assert grid.reply(message).error.reason == "the desk did not answer"
+    assert "No such file or directory" in capfd.readouterr().err  # in the log of the client
+    assert not any(NAME.encode() in content for content in grid.heard)
+
+
+# ------------------------------------------------------------------------------------------------- a client that lies
+
+
+def framed(header: str, packet: wire.Packet) -> bytes:
+    return len(header).to_bytes(4, "little") + header.encode() + wire.to_bytes(packet)
+
+
+def stuffed(content: bytes) -> bytes:
+    """An honest answer with one entry more."""
+    end = 4 + int.from_bytes(content[:4], "little")
+    packet = wire.from_bytes(content[end:])
+    packet.arrays[NAME] = torch.zeros(1)
+    return content[:end] + wire.to_bytes(packet)
+
+
+def misnamed(content: bytes) -> bytes:
+    """An honest answer in which an entry of the model has another name."""
+    end = 4 + int.from_bytes(content[:4], "little")
+    packet = wire.from_bytes(content[end:])
+    packet.arrays[f"model/{NAME}"] = torch.zeros(1)
+    return content[:end] + wire.to_bytes(packet)
+
+
+def noted(content: bytes) -> bytes:
+    """An honest answer with a note in the header of its arrays."""
+    end = 4 + int.from_bytes(content[:4], "little")
+    size = int.from_bytes(content[end : end + 8], "little")
+    head = content[end + 8 : end + 8 + size].replace(
+        b'{"__metadata__":{', b'{"__metadata__":{"note":"%s",' % NAME.encode()
+    )
+    return content[:end] + len(head).to_bytes(8, "little") + head + content[end + 8 + size :]
+
+
+LIES: list[Callable[[bytes], bytes]] = [
+    lambda content: framed(TROUBLE, wire.Packet({}, {"failure/value": NAME})),
+    lambda content: framed(TROUBLE, wire.Packet({}, {"failure/value": "diverged", "failure/name": NAME})),
+    lambda content: framed(TROUBLE, wire.Packet({}, {"failure/value": "diverged", NAME: 1})),
+    lambda content: framed(TROUBLE, wire.Packet({NAME: torch.zeros(1)}, {"failure/value": "diverged"})),
+    lambda content: framed(TROUBLE, wire.Packet({}, {"failure": NAME})),
+    lambda content: framed(f'{{"trouble": "{NAME}"}}', wire.Packet({}, {"failure/value": "diverged"})),
+    lambda content: framed(f'{{"{NAME}": 1}}', wire.Packet({}, {})),
+    lambda content: framed(f'{{"failure": "{NAME}", "diverged": true}}', wire.Packet({}, {})),
+    lambda content: framed(f'"{NAME}"', wire.Packet({}, {})),
+    lambda content: NAME.encode() * 20,
+    stuffed,
+    misnamed,
+    noted,
+]
+
+
+class Lying(Recording):
+    """bob, or Flower at bob's, answers something else."""
+
+    lie: Callable[[bytes], bytes] | None = None
+
+    def reply(self, message: Message) -> Message:
+        reply = super().reply(message)
+        if message.metadata.dst_node_id != self.nodes["bob"]:
+            return reply
+        if self.lie is None:
+            return Message(Error(code=99, reason=NAME), reply_to=message)
+        return Message(wrapped(self.lie(unwrapped(reply.content))), reply_to=message)
+
+
+def test_what_a_lying_client_says_is_neither_printed_nor_kept(tmp_path: Path, grids: Any, capfd: Any) -> None:
+    first = rehearse(tmp_path / "first")
+    honest = grids(first, Job("toys", {}))
+    for number, lie in enumerate([*LIES, None]):
+        run = rehearse(tmp_path / str(number))
+        grid = Lying(honest.app, honest.desk, honest.job)
+        grid.lie = lie
+        run.run(over(run, grid))
+        (event,) = run.notebook.rounds()
+        assert list(event["failed"]) == ["bob"], number
+        assert event["failed"]["bob"].startswith(("its answer is not what was declared", "its answer cannot", "Flower"))
+        assert not any("diverged" in notice for notice in run.notices)
+        server = [repr(run.notices).encode(), repr(run.notebook.books).encode(), *run.files().values()]
+        assert not any(NAME.encode() in content for content in server), number
+    heard = capfd.readouterr()
+    assert NAME not in heard.out + heard.err
+
+
+def test_a_code_is_one_of_the_list() -> None:
+    layout = Rehearsal(Path(), (stage_of(FedPE()),)).federation.backbone().layout
+    for problem in Problem:
+        trouble = Trouble(failure=FailureCode(problem))
+        packet = wire.from_bytes(wire.to_bytes(wire.encode(trouble)))
+        assert wire.decode(Trouble, packet, layout) == trouble
+        assert trouble.failure.bytes == 8
+    for value in (NAME, "", None, 3, True, "DIVERGED"):
+        with pytest.raises(wire.WireError) as error:
+            wire.decode(Trouble, wire.Packet({}, {"failure/value": value}), layout)
+        assert error.value.field == "failure"
+        with pytest.raises(ValueError, match=r"FailureCode is none of the known codes$"):
+            FailureCode(value)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------- photographs, a run and its report
+
+EXPERIMENT = {
+    "name": "tiny",
+    "network": {"name": "small", "embedding": 8, "height": 32, "width": 32},
+    "data": {"private": {"identities": 2, "images": 4}},
+    "partition": {"by": "equal", "clients": 2},
+    "stages": [
+        {
+            "name": "federate",
+            "rounds": 1,
+            "quorum": 0.25,
+            "algorithm": {"name": "fedpe", "training": {"batch_size": 4, "iterations": 1}},
+        }
+    ],
+}
+
+
+def photographs(folder: Path, *people: str) -> Path:
+    """Folders of small pictures; the first person's first one is cut short."""
+    for index, person in enumerate(people):
+        for number in range(4):
+            path = folder / person / f"{person}-{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(10 * index + number).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+    return folder
+
+
+def broken(folder: Path) -> Path:
+    path = photographs(folder, NAME, "other") / NAME / f"{NAME}-0.png"
+    path.write_bytes(path.read_bytes()[:100])
+    return folder
+
+
+def marked(folder: Path) -> Path:
+    """A table in which a name stands where a part should."""
+    images = photographs(folder / "images", "ann", "bob")
+    rows = [f"{path.relative_to(images)},{path.parent.name},{NAME}" for path in images.rglob("*.png")]
+    (folder / "labels.csv").write_text("\n".join(["path,identity,split", *rows]) + "\n")
+    return folder
+
+
+class Offices(Recording):
+    """Each client with a desk of its own."""
+
+    def __init__(self, app: Any, job: str, desks: dict[str, Path]) -> None:
+        super().__init__(app, Path(), job, desks)
+        self._desks = desks
+
+    def desk_of(self, node: int) -> Path:
+        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
+
+
+def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    faces = {
+        "Berlin": broken(tmp_path / "berlin"),
+        "Oslo": photographs(tmp_path / "oslo", "ann", "bob"),
+        "Paris": marked(tmp_path / "paris"),
+        "Rome": photographs(tmp_path / "rome" / NAME, NAME),
+    }
+    out = tmp_path / "out"
+    prepare(parse_experiment(EXPERIMENT, "test"), out, list(faces), Conditions(deadline=60, wait=1), resume=False)
+    heard: dict[str, list[str]] = {name: [] for name in faces}
+    desks, threads, places = [], [], {}
+    for name, folder in faces.items():
+        home = tmp_path / f"home of {NAME}" / name
+        member = Member(data=folder, home=home, cache=tmp_path / "cache", notify=heard[name].append)
+        places[name] = tmp_path_factory.mktemp("desks") / name
+        desks.append(Desk(places[name], member.host, member.notify, member.problems))
+        threads.append(threading.Thread(target=desks[-1].serve))
+        threads[-1].start()
+    grid = Offices(generated(out / "app").app, Plan.read(out).job.text(), places)
+    try:
+        main(grid, {"out": str(out)})
+    finally:
+        for desk, thread in zip(desks, threads, strict=True):
+            desk.close()
+            thread.join()
+    write_report(out)
+    assert outcome(out) == {"code": 0, "error": ""}
+    notices = (out / "notices.log").read_text()
+    assert f"round 1: Berlin failed: {Problem.UNREADABLE.words}; the details are in that client's own log" in notices
+    assert f"round 1: Paris failed: {Problem.DATA.words}" in notices
+    assert f"no figures of Berlin: {Problem.UNREADABLE.words}" in notices
+    said = capfd.readouterr()
+    server = [*grid.heard, said.out.encode(), said.err.encode()]
+    server += [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert Problem.UNREADABLE.words.encode() in (out / "report.html").read_bytes()
+    assert not any(NAME.encode() in content for content in server)
+    # At the office they can see which photograph it is, on the screen and in the log.
+    photograph = f"{NAME}/{NAME}-0.png"
+    assert any(photograph in line and "the server is told 'unreadable' and no more" in line for line in heard["Berlin"])
+    assert photograph in (tmp_path / f"home of {NAME}" / "Berlin" / PROBLEMS).read_text()
+    assert not (tmp_path / f"home of {NAME}" / "Oslo" / PROBLEMS).exists()
