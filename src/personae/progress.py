@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 Advance = Callable[[int], None]
+Notify = Callable[[str], None]
+"""Takes a line that a person should see."""
 
 
 class Progress(Protocol):

@@ -222,18 +222,25 @@ def inspection(found: Inspection, as_json: bool) -> None:
     for name, values in (("domains", found.domains), ("splits", found.splits)):
         if values:
             _line(f"{name}: {_first([f'{value} ({count:,})' for value, count in values.items()], name)}")
-    for problem in found.problems:
+    if found.turned:
+        _line(f"photographs that their camera says to turn: {found.turned:,}")
+    for fault in found.faults:
+        output.print(f"- to be put right first: {fault}", style="red", markup=False, soft_wrap=True)
+    for problem in (*found.remarks, *found.problems):
         output.print(f"- {problem}", style="yellow", markup=False, soft_wrap=True)
     examples = (
         ("cannot be used", [f"{path} ({why})" for path, why in found.unreadable]),
         ("the same file", [f"{one} = {other}" for one, other in found.shared]),
+        ("odd sizes", [f"{path} ({size})" for path, size in found.odd_sizes]),
         ("nearly the same", [f"{one} ~ {other} ({score:.4f})" for one, other, score in found.alike or ()]),
     )
     for title, items in examples:
         if items:
             _line(f"{title}: {_first(items, 'more')}")
     if found.advice:
-        _line(f"fits {found.advice.recipe} with [partition] {found.advice.partition}: {found.advice.because}")
+        _line(f"{found.advice.because}:")
+        for command in found.advice.commands:
+            _line(f"  {command}")
 
 
 def packed(faces: FaceSet, file: Path, as_json: bool) -> None:

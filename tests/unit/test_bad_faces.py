@@ -65,12 +65,6 @@ def empty_folder(root: Path) -> Path:
     return root / "faces"
 
 
-def empty_identity(root: Path) -> Path:
-    put(root / "faces/ann/1.jpg")
-    (root / "faces" / "bob").mkdir()
-    return root / "faces"
-
-
 def identity_without_images(root: Path) -> Path:
     put(root / "faces/ann/readme.txt", b"no image")
     return root / "faces"
@@ -123,11 +117,10 @@ def zip_with_a_name_twice(root: Path) -> Path:
 HEADER = "path,identity,label\n"
 CASES: list[tuple[Callable[[Path], Path], str, str]] = [
     (missing, "nowhere: no such file or folder", "give a folder with one folder per identity"),
-    (empty_folder, "faces: an empty folder", "one folder of images per identity"),
-    (empty_identity, "faces/bob: no images", "add some or remove the folder"),
-    (identity_without_images, "faces/ann: no images", "add some or remove the folder"),
+    (empty_folder, "faces: no images (.bmp, ", "one folder of images per identity"),
+    (identity_without_images, "faces: no images (.bmp, ", "1 file is left out (1 TXT)"),
     (images_without_identity, "faces/stray.jpg: an image outside", "move it to"),
-    (folder_too_deep, "faces/ann/day: a folder inside", "right below it"),
+    (folder_too_deep, "some folders hold images and others (ann) hold folders", "or give ann in it"),
     (linked_image_outside, "faces/ann/1.jpg is a link that leaves", "copy what it points to"),
     (linked_folder_outside, "faces/ann is a link that leaves", "copy what it points to"),
     (unknown_layout, "faces.tar: not a layout that is known", "a zip with images/ and labels.csv"),
@@ -202,10 +195,21 @@ def declared_jpeg(width: int, height: int) -> bytes:
     return GOOD[: frame + 5] + struct.pack(">HH", height, width) + GOOD[frame + 9 :]
 
 
+def declared_tiff(width: int, height: int) -> bytes:
+    content = photograph("TIFF", size=24)
+    for tag, side in ((256, width), (257, height)):
+        at = content.index(struct.pack("<HHI", tag, 4, 1))  # a number, once
+        content = content[: at + 8] + struct.pack("<I", side) + content[at + 12 :]
+    return content
+
+
 UNREADABLE = {
     "empty": (b"", "an empty file"),
-    "no image": (b"hello, I am a picture", "not a JPEG, PNG, BMP or WebP image"),
-    "a GIF": (photograph("GIF"), "not a JPEG, PNG, BMP or WebP image"),
+    "no image": (b"hello, I am a picture", "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
+    "an icon": (photograph("ICO"), "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
+    "truncated TIFF": (photograph("TIFF")[:1000], "truncated"),
+    "huge TIFF": (declared_tiff(10_000, 10_000), "10000 x 10000 is more than 50,000,000 pixels"),
+    "truncated GIF": (photograph("GIF")[:-200], "truncated"),
     "truncated JPEG": (GOOD[: len(GOOD) // 2], "truncated"),
     "almost whole JPEG": (GOOD[:-40], "truncated"),
     "JPEG with a gap": (GOOD[:-60] + GOOD[-2:], "truncated"),

@@ -275,7 +275,7 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "linked-group": (linked("linked-group", "day/ann", "secret", "night/bob/1.png"), "is a link that leaves"),
     "pipe": (pipe, "the first is ann/2.png (not a plain file)"),
     "single-pipe": (single_pipe, "single-pipe: neither a file nor a folder"),
-    "loop": (nested_groups, "loop"),
+    "loop": (nested_groups, "read 0"),
     "page.parquet": (table("page.parquet", with_larger_page), "page.parquet: 2 of 2 images cannot be used"),
     "cut.parquet": (table("cut.parquet", lambda content: content[:5000] + content[-400:]), "cut.parquet"),
     "huge.parquet": (huge_table, "huge.parquet: a page of it cannot be right"),

@@ -46,7 +46,10 @@ def test_numbers_of_a_plain_set(tmp_path: Path) -> None:
     assert "identities with a single image: 1 of 7;" in found.problems[0]
     assert "identities are few: 7;" in found.problems[1]
     assert found.advice is not None
-    assert found.advice.recipe == "recipes/fedface"
+    assert found.advice.commands == (
+        f"personae run fedface/small --set data.private.source={tmp_path}/faces"
+        " --set partition.clients=6 --set partition.drop_small=true",
+    )
 
 
 def brighter(encoded: bytes) -> bytes:
@@ -83,7 +86,10 @@ def test_blank_images_are_not_taken_for_one_another(tmp_path: Path) -> None:
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     path = put(tmp_path, ann=[*pictures(0, 2), b"bad"], bob=[picture(5), picture(6)[:60]])
     found = inspect_faces(path)
-    assert found.unreadable == [("ann/2.png", "not a JPEG, PNG, BMP or WebP image"), ("bob/1.png", "truncated")]
+    assert found.unreadable == [
+        ("ann/2.png", "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
+        ("bob/1.png", "truncated"),
+    ]
     assert "images that cannot be used: 2;" in found.problems[0]
 
 
@@ -118,7 +124,7 @@ def test_only_a_sample_is_looked_into(tmp_path: Path) -> None:
         (["0000045", "0000099"], "CASIA-WebFace"),
         (["Aaron_Peirsol", "Zico"], None),
         (["Aaron_Peirsol", "Ann_B_Davis"], "LFW"),
-        (["African__m.0a", "Asian__m.0b"], "BUPT-Balancedface and RFW"),
+        ([f"{group}__m.0{n}{group}" for group in ("African", "Asian") for n in range(2)], "BUPT-Balancedface and RFW"),
     ],
 )
 def test_styles_of_known_sets(tmp_path: Path, names: list[str], style: str | None) -> None:
@@ -127,13 +133,17 @@ def test_styles_of_known_sets(tmp_path: Path, names: list[str], style: str | Non
 
 
 def test_domains_and_splits_of_groups_of_folders(tmp_path: Path) -> None:
-    found = inspect_faces(
-        put(tmp_path, African__m1=pictures(0, 3), Asian__m1=pictures(10, 2), Indian__m2=pictures(20, 2))
+    people = {
+        f"{group}__m{n}": pictures(100 * n, 2) for group, n in zip(["African", "Asian"] * 3, range(6), strict=True)
+    }
+    found = inspect_faces(put(tmp_path, **people, African__m1=pictures(900, 3)))
+    assert found.domains == {"African": 9, "Asian": 6}
+    assert found.identities == 7  # whoever is called m1 in two groups is two people
+    assert (
+        "its 2 folders (African, Asian) are taken for domains, and the 7 folders in them for people" in found.remarks[0]
     )
-    assert found.domains == {"African": 3, "Asian": 2, "Indian": 2}
-    assert found.identities == 3  # whoever is called m1 in two groups is two people
     assert found.advice is not None
-    assert found.advice.partition == 'by = "domain", source = "African"'
+    assert "--set 'partition.source=\"African\"'" in found.advice.commands[0]
     other = tmp_path / "other"
     found = inspect_faces(put(other, train__n1=pictures(0, 2), test__n1=pictures(10, 2), test__n2=pictures(20, 2)))
     assert (found.splits, found.domains, found.identities) == ({"test": 4, "train": 2}, {}, 2)
@@ -144,7 +154,8 @@ def test_advice_goes_by_what_is_there(tmp_path: Path) -> None:
     found = inspect_faces(write_records(tmp_path / "faces.rec", insightface(many)), sample=0)
     assert found.layout == "records of MXNet (.rec)"
     assert found.advice is not None
-    assert found.advice.partition == 'by = "equal", clients = 6, drop_small = true'
+    assert found.advice.commands[0].startswith("personae run quick --set data.private.source=")
+    assert "--set partition.clients=6 " in found.advice.commands[0]
     lonely = write_records(tmp_path / "lonely.rec", insightface({n: [picture(n)] for n in range(9)}))
     assert inspect_faces(lonely, sample=0).advice is None
 

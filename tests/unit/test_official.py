@@ -1,6 +1,7 @@
 """The layouts of the field's benchmarks, in small files that the tests write."""
 
 import io
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 import scipy.io
 from PIL import Image
+from typer.testing import CliRunner
 
+from personae.cli import app
 from personae.data import open_faces, read_group_pairs, read_pairs
 from personae.data.readers.official import FOLDS, LAYOUTS, find_layout, read_official
 from personae.errors import DataError
@@ -189,13 +192,39 @@ def test_cfp_has_frontal_pairs_too(root):
 
 def test_a_folder_with_several_lists_needs_a_name(root, tmp_path):
     calfw(cplfw(root))
-    with pytest.raises(DataError, match="has the lists of calfw, cplfw; say which is meant, as calfw=PATH"):
+    with pytest.raises(DataError, match=r"has the lists of calfw and cplfw; say which is meant: calfw=/.+ or cplfw=/"):
         open_faces(root, height=16, width=16, cache=tmp_path)
     chosen = open_faces(root, height=16, width=16, cache=tmp_path, layout="cplfw")
     assert "images/Ann_a_1.jpg" in chosen.columns["path"]
     assert find_layout(root, "cplfw").file == "pairs_CPLFW.txt"
     (root / "pairs.txt").write_text("1 1\n")
     assert find_layout(root) is None  # LFW, as ever
+
+
+def test_inspect_proposes_the_benchmarks_of_a_folder_and_takes_their_names(root):
+    cfp(cfp(root), "FF")
+
+    def tell(*words):
+        return CliRunner().invoke(app, ["data", "inspect", *words], env={"COLUMNS": "300"})
+
+    told = tell(str(root))
+    assert told.exit_code == 0, told.output
+    assert f"{root}: cfpfp and cfpff" in told.output
+    assert "42 images of 11 identities" in told.output
+    assert f"say which is meant: cfpfp={root} or cfpff={root}" in told.output
+    assert f"personae evaluate MODEL --on cfpfp={root} --on cfpff={root}" in told.output
+    for name, images in (("cfpfp", 41), ("CFP-FF", 21)):
+        told = tell(f"{name}={root}", "--json")
+        assert told.exit_code == 0, told.output
+        found = json.loads(told.stdout)
+        assert (found["images"], found["identities"], found["faults"]) == (images, 11, [])
+        assert found["advice"]["commands"] == [f"personae evaluate MODEL --on {found['layout']}={root}"]
+    found = json.loads(tell(f"{root}/Data/Images", "--json").stdout)  # 12 people and no domains
+    assert (found["identities"], found["domains"]) == (12, {})
+    found = json.loads(tell(str(root.parent), "--json").stdout)
+    assert any(fault.endswith(f"in set it is laid out as cfpfp and cfpff; give {root}") for fault in found["faults"])
+    assert "ijbc is read by `personae evaluate` alone" in str(tell(f"ijbc={root}").exception)
+    assert "there is no path" in str(tell("cfpfp=").exception)
 
 
 def test_where_names_and_labels_disagree_the_labels_count(root, tmp_path):

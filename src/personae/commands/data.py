@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson, Unlabelled
-from personae.console import meter
+from personae.commands.options import AsJson, IdentityLevel, Unlabelled, layout_at
+from personae.console import meter, notify
 from personae.data.aligned import MIN_SCORE, align_faces
 from personae.data.decoded import pack_faces
 from personae.data.inspection import inspect_faces
@@ -15,7 +15,13 @@ from personae.errors import Interrupted
 
 app = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
 
-Faces = Annotated[Path, typer.Argument(help="Faces: a folder, zip, list, .rec, Parquet, pack, or a benchmark.")]
+Faces = Annotated[
+    str,
+    typer.Argument(
+        metavar="[NAME=]PATH",
+        help="Faces: a folder, zip, list, .rec, Parquet, pack, or a benchmark, such as cfpfp=PATH.",
+    ),
+]
 Height = Annotated[int, typer.Option(min=1, help="Of the images, in pixels.")]
 Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some networks want 96.")]
 SkipUnreadable = Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")]
@@ -23,12 +29,15 @@ SkipUnreadable = Annotated[bool, typer.Option(help="Leave out images that cannot
 
 @app.command()
 def inspect(
-    path: Faces,
+    faces: Faces,
+    identity_level: IdentityLevel = None,
     sample: Annotated[int | None, typer.Option(min=0, help="Look into so many images only, evenly spread.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what it is, of how many people, what is odd about it, and which recipe fits."""
-    screen.inspection(inspect_faces(path, sample=sample, progress=meter), as_json)
+    path, layout = layout_at(faces)
+    found = inspect_faces(path, layout=layout, identity_level=identity_level, sample=sample, progress=meter)
+    screen.inspection(found, as_json)
 
 
 @app.command()
@@ -56,7 +65,9 @@ def pack(
 
 @app.command()
 def align(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Photographs in any layout that is read.")],
+    source: Annotated[
+        str, typer.Argument(metavar="[NAME=]SRC", help="Photographs in any layout that is read; cfpfp=SRC names it.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one to go on with.")],
     height: Height = 112,
     width: Width = 112,
@@ -69,19 +80,24 @@ def align(
     min_score: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out faces of which the detector is less sure.")
     ] = MIN_SCORE,
+    identity_level: IdentityLevel = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the main face of each image and bring its eyes, nose and mouth to where networks expect them."""
     try:
+        path, layout = layout_at(source)
         done = align_faces(
-            source,
+            path,
             target,
             height=height,
             width=width,
             landmarks=landmarks,
             margin=margin,
             min_score=min_score,
+            layout=layout,
+            identity_level=identity_level,
             progress=meter,
+            notify=notify,
         )
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what is done is in {target}; the same command goes on") from None

@@ -10,10 +10,12 @@ from typer.core import TyperArgument
 
 from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS
+from personae.data.readers.levels import Level
+from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
+from personae.experiment.assess import OPENERS, Setting, open_protocol
 from personae.experiment.assess import Model as LoadedModel
-from personae.experiment.assess import Setting, open_protocol
 from personae.experiment.config import Experiment
 from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
@@ -59,6 +61,9 @@ RawPixels = Annotated[bool, typer.Option("--raw-pixels", help="Of ONNX: pixels f
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
 ]
+IdentityLevel = Annotated[
+    Level | None, typer.Option("--identity-level", help="Of folders in folders, those that are people: first or last.")
+]
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
 
 
@@ -90,13 +95,17 @@ def protocols_of(
 
 
 def _named(item: str) -> tuple[str, Path]:
-    """NAME=PATH, or a path that gives its own name; either path may have a = in it."""
-    name, sign, path = item.partition("=")
-    if not sign or "/" in name:
-        name, path = Path(item).stem, item
-    if not path:
-        raise ConfigError(f"--on {item}: there is no path; write NAME=PATH, or a path alone")
-    return name, Path(path)
+    """NAME=PATH, or a path that gives its own name."""
+    name, path = split_name(item)
+    return name or path.stem, path
+
+
+def layout_at(item: str) -> tuple[Path, str | None]:
+    """NAME=PATH, where the name may be that of a benchmark whose layout is meant."""
+    name, path = split_name(item)
+    if name and canonical(name) in OPENERS:
+        raise ConfigError(f"{item}: {name} is read by `personae evaluate` alone; give the folder of its images")
+    return path, named_layout(name)
 
 
 def network_of(name: str | None, embedding: int, size: int) -> Network | None:

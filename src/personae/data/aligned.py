@@ -23,10 +23,11 @@ from personae.data.packs import is_pack
 from personae.data.pixels import Pixels
 from personae.data.readers import read_listing
 from personae.data.readers.archives import IMAGES, LABELS
+from personae.data.readers.levels import Level
 from personae.data.readers.listing import Fetch, Listing, lines_of, path_inside
 from personae.errors import ConfigError, DataError
 from personae.files import sweep, write_bytes, write_text
-from personae.progress import Progress, silent
+from personae.progress import Notify, Progress, silent, unheard
 
 JOURNAL, MISSES = "alignment.jsonl", "misses.csv"
 TIGHT = 0.5
@@ -70,12 +71,16 @@ def align_faces(
     landmarks: Path | None = None,
     margin: float = 0.0,
     min_score: float = MIN_SCORE,
+    layout: str | None = None,
+    identity_level: Level | None = None,
     progress: Progress = silent,
+    notify: Notify = unheard,
 ) -> Alignment:
     """Bring the main face of every image to the template and write it below `target`.
 
     `landmarks` names a file of five points an image, in place of the detector; `margin` is added around each image, in
     parts of its longer side, before a face is looked for. What the detector gives less than `min_score` counts as none.
+    `layout` and `identity_level` are for the reader (`readers.read_listing`), whose remarks `notify` hears.
     """
     source, target = (Path(path).expanduser().absolute() for path in (source, target))
     if is_pack(source):
@@ -84,7 +89,9 @@ def align_faces(
         raise ConfigError(f"a margin of {margin:g} sides around an image; give one from 0 to 4")
     if not 0 <= min_score <= 1:
         raise ConfigError(f"a minimum score of {min_score:g}; give one from 0 to 1")
-    listing = read_listing(source)
+    listing = read_listing(source, layout, identity_level=identity_level)
+    for remark in listing.remarks:
+        notify(remark)
     if target.is_relative_to(source):
         raise ConfigError(f"{target}: lies in {source}, whose images it is made of; choose a folder beside it")
     given = None if landmarks is None else read_landmarks(landmarks)

@@ -1,9 +1,13 @@
 """Decoding of image files that come from anywhere: look at the header first, refuse what is too large, say why."""
 
+import importlib.util
 import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import PurePath
+from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -11,13 +15,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from personae.data.pixels import Pixels
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
+HEIC = frozenset({".heic", ".heif", ".hif"})
+HEIC_ADVICE = "HEIC takes pip install 'personae[heic]'"
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # as of JPEG; decoders hold whole lines more than once
 MAX_BYTES = 100_000_000
 
-_FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")
 _JPEG = b"\xff\xd8"
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_COLOURS = {"L": "grey", "I": "grey", "I;16": "grey", "1": "black and white", "LA": "grey", "P": "palette"}
 _EXIF_WITHIN = 65_536
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -33,6 +41,18 @@ _TURNS = {
 
 class ImageError(Exception):
     """Why an image cannot be used, in a few words."""
+
+
+@cache
+def reads_heic() -> bool:
+    """Whether the extra `heic` is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is read; of HEIC, with the extra alone."""
+    suffix = PurePath(name).suffix.lower()
+    return suffix in SUFFIXES or (suffix in HEIC and reads_heic())
 
 
 def decode(
@@ -64,16 +84,26 @@ def decode_whole(encoded: bytes, *, upright: bool = False) -> Pixels:
     return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
 
 
-def size_of(encoded: bytes) -> tuple[int, int]:
-    """Height and width, as the header has them."""
-    try:
-        if encoded.startswith(_JPEG):
-            height, width, _, _ = simplejpeg.decode_jpeg_header(encoded)
-            return height, width
-    except ValueError:
-        pass  # the general way may know better
-    with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
-        return image.height, image.width
+class Header(NamedTuple):
+    """What an image file says of itself."""
+
+    kind: str
+    colours: str
+    height: int
+    width: int
+    turned: bool
+    """Whether the camera says that it was held otherwise."""
+
+
+def header_of(encoded: bytes) -> Header:
+    with _opened(encoded) as image:
+        return Header(
+            image.format or "",
+            _COLOURS.get(image.mode, image.mode),
+            image.height,
+            image.width,
+            _noted(image) is not None,
+        )
 
 
 def _decode(encoded: bytes, enough: int) -> Pixels:
@@ -99,12 +129,30 @@ def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
 
 
 def _decode_any(encoded: bytes) -> Pixels:
-    with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+    with _opened(encoded) as image:
         _refuse_huge(image.height, image.width)
         rgb = _as_rgb(image)
         if rgb is not image:
             image.close()  # its pixels would take as much again
         return np.asarray(rgb)
+
+
+@contextmanager
+def _opened(encoded: bytes) -> Iterator[Image.Image]:
+    formats: tuple[str, ...] = _FORMATS
+    if _is_heic(encoded):
+        if not reads_heic():
+            raise ImageError(HEIC_ADVICE)
+        import pillow_heif  # an extra
+
+        pillow_heif.register_heif_opener()
+        formats = ("HEIF",)
+    with _explained(encoded), Image.open(io.BytesIO(encoded), formats=formats) as image:
+        yield image
+
+
+def _is_heic(encoded: bytes) -> bool:
+    return encoded[4:8] == b"ftyp" and encoded[8:12] in _HEIC_BRANDS
 
 
 @contextmanager
@@ -118,7 +166,8 @@ def _explained(encoded: bytes) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise ImageError(f"more than {MAX_PIXELS:,} pixels") from error
     except UnidentifiedImageError as error:
-        raise ImageError("not a JPEG, PNG, BMP or WebP image" if encoded else "an empty file") from error
+        unknown = "damaged" if _is_heic(encoded) else "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"
+        raise ImageError(unknown if encoded else "an empty file") from error
     except Exception as error:  # decoders of damaged data raise nearly anything
         raise ImageError("truncated" if "truncated" in str(error).lower() else "damaged") from error
 
@@ -127,10 +176,15 @@ def _turn(encoded: bytes) -> Image.Transpose | None:
     if encoded.startswith(_JPEG) and b"Exif\0\0" not in encoded[:_EXIF_WITHIN]:
         return None
     try:
-        with _explained(encoded), Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
-            return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+        with _opened(encoded) as image:
+            return _noted(image)
     except ImageError:  # metadata that cannot be read says nothing
         return None
+
+
+def _noted(image: Image.Image) -> Image.Transpose | None:
+    """How the camera says to turn it; a TIFF is turned when it is decoded, whoever asks."""
+    return None if image.format == "TIFF" else _TURNS.get(image.getexif().get(_ORIENTATION, 1))
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from personae.data import FaceSet, PairSet, open_faces, read_group_pairs, read_p
 from personae.data.ijb import IjbMeta, open_ijb
 from personae.data.ijb import Roster as IjbRoster
 from personae.data.megaface import open_megaface
-from personae.data.readers.official import LAYOUTS
+from personae.data.readers.naming import canonical, named_layout
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import (
     DISTRACTOR_FPRS,
@@ -134,7 +133,7 @@ def open_protocol(name: str, path: Path, setting: Setting) -> EvaluationProtocol
     """The benchmark at `path`. Its name says how to read it (lfw, calfw, rfw, ijbc, megaface ...); of any other name,
     it is recognised by what is there."""
     path = Path(path).expanduser()
-    opener = OPENERS.get(_canonical(name), _open_faces)
+    opener = OPENERS.get(canonical(name), _open_faces)
     return opener(name, path, setting)
 
 
@@ -144,7 +143,7 @@ def _open_faces(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
     The pairs are those that come with the faces; of a `.bin` and of most lists they are all there is to compare. Where
     none come, they are drawn, if there are enough identities.
     """
-    layout = _canonical(name) if _canonical(name) in {each.name for each in LAYOUTS} else None
+    layout = named_layout(name)
     faces = open_faces(
         path,
         height=setting.height,
@@ -158,7 +157,7 @@ def _open_faces(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
     if groups := read_group_pairs(path, faces) if path.is_dir() else None:
         of_groups = {group: _pairs(given) for group, given in groups.items()}
         return GroupBenchmark(name, samples, of_groups, fars, setting.resamples)
-    if _canonical(name) == "rfw":
+    if canonical(name) == "rfw":
         raise DataError(f"{path}: no txts/GROUP/GROUP_pairs.txt in it; give the folder that has data and txts")
     given = read_pairs(path, faces, layout)
     if given is not None and given.alone:
@@ -186,11 +185,6 @@ OPENERS: Mapping[str, Callable[[str, Path, Setting], EvaluationProtocol]] = {
     **{which: partial(_open_templates, which) for which in ("ijba", "ijbb", "ijbc")},
     "megaface": _open_distractors,
 }
-
-
-def _canonical(name: str) -> str:
-    """`IJB-C` is `ijbc`, and `agedb_30` is `agedb30`."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _split(rows: torch.Tensor, meta: IjbMeta) -> TemplateSplit:

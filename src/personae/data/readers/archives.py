@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.images import MAX_BYTES, SUFFIXES, ImageError
+from personae.data.images import MAX_BYTES, SUFFIXES, ImageError, is_image
 from personae.data.readers.folders import read_heap
 from personae.data.readers.listing import (
     OR_UNLABELLED,
@@ -25,6 +25,8 @@ from personae.data.readers.listing import (
     stamp_below,
     typed_columns,
 )
+from personae.data.readers.official import LFW
+from personae.data.readers.tree import left_out
 from personae.errors import DataError
 
 LABELS, IMAGES = "labels.csv", "images"
@@ -65,7 +67,9 @@ def read_archived_heap(file: Path) -> Listing:
             rows = _rows(_text_in(archive, members[LABELS], file), file, ("path",)) if LABELS in members else []
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
-    paths = [name for name in members if _is_visible_image(name)]
+    files = [name for name, member in members.items() if not member.is_dir() and _is_visible(name)]
+    paths = [name for name in files if is_image(name)]
+    others = [name for name in files if not is_image(name) and name not in (LABELS, LFW)]
     if not paths:
         raise DataError(f"{file}: no images ({', '.join(sorted(SUFFIXES))}) in the zip; check the path")
     return Listing(
@@ -75,6 +79,7 @@ def read_archived_heap(file: Path) -> Listing:
         stamp=_stamp(file),
         opened=_opened(file, [members[path] for path in paths]),
         columns=_purposes(rows, paths, file),
+        remarks=tuple(f"{file}: {remark}" for remark in left_out(others)),
     )
 
 
@@ -96,10 +101,8 @@ def _purposes(rows: list[Row], paths: list[str], source: Path) -> dict[str, NDAr
     return {"split": np.array([known[path] for path in paths])}
 
 
-def _is_visible_image(name: str) -> bool:
-    path = PurePosixPath(name)
-    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
-    return path.suffix.lower() in SUFFIXES and not hidden
+def _is_visible(name: str) -> bool:
+    return not any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
 
 
 def _opened(file: Path, members: list[zipfile.ZipInfo]) -> Callable[[], AbstractContextManager[Fetch]]:

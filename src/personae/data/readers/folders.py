@@ -1,141 +1,120 @@
-"""A folder per identity, ROOT/<identity>/<image>, as of LFW or CASIA-WebFace; or groups of these.
+"""A folder per identity, ROOT/<identity>/<image>, as of LFW or CASIA-WebFace; or several levels of folders.
 
-In ROOT/<group>/<identity>/<image> a group is a split where all are called so (VGGFace2 has `train` and `test`), and
-else a domain with people of its own (BUPT-Balancedface and RFW have one for each of four groups of people).
+A first level that is called like splits is one (VGGFace2 has `train` and `test`). Below it, in
+ROOT/<first>/<last>/<image>, the first level may be people and the last parts of what there is of them, or the first
+domains with people of their own (BUPT-Balancedface and RFW have four groups of people): see `levels`.
 """
 
-import os
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from personae.data.images import SUFFIXES
-from personae.data.readers.listing import (
-    OR_UNLABELLED,
-    SPLITS,
-    Listing,
-    files_below,
-    in_natural_order,
-    refuse_outside_link,
-)
+from personae.data.images import SUFFIXES, is_image
+from personae.data.readers.levels import Decision, Folder, Level, decide
+from personae.data.readers.listing import OR_UNLABELLED, SPLITS, Listing, files_below, link_leaves
+from personae.data.readers.official import LFW
+from personae.data.readers.tree import Tree, left_out, walk
 from personae.errors import DataError
 
+_SHOWN = 3
 
-def read_folders(root: Path) -> Listing:
-    paths: list[str] = []
-    labels: list[str] = []
-    stamps: list[tuple[int, int]] = []
-    groups = _groups(root)
-    by_split = all(group in SPLITS for group in groups)
-    for person in _people_of(root, groups):
-        for image in _images(root, person):
-            paths.append(f"{person}/{image.name}")
-            labels.append(person.partition("/")[2] if groups and by_split else person)
-            stamps.append(_stamp(image))
-    first = [path.partition("/")[0] for path in paths] if groups else []
-    columns = {"split": np.array([SPLITS[group] for group in first])} if by_split else {"domain": np.array(first)}
+
+def read_folders(root: Path, identity_level: Level | None = None) -> Listing:
+    tree = walk(root)
+    places = {path: PurePosixPath(path).parent.parts for path in tree.images}
+    firsts = {place[0] for place in places.values() if place}
+    split = firsts <= SPLITS.keys() and any(len(place) > 1 for place in places.values())
+    folders = {path: place[split:] for path, place in places.items() if place[split:]}
+    decision = decide(set(folders.values()), identity_level)
+    faults = [*_links(tree), *_strays(tree, folders), *[f"{root}: {decision.why}"] * decision.doubtful]
+    if not folders:
+        raise DataError(faults[0] if faults else _nothing(tree))
+    splits = [places[path][0] for path in folders] if split else []
     return Listing(
         source=root,
-        paths=tuple(paths),
-        labels=tuple(labels),
-        stamp=repr((paths, stamps)),
-        opened=files_below(root, paths),
-        columns=columns if groups else {},
+        paths=tuple(folders),
+        labels=tuple(_label(folder, decision.level) for folder in folders.values()),
+        stamp=_stamp(tree, folders),
+        opened=files_below(root, tuple(folders)),
+        columns=_splits(splits) | _domains(list(folders.values()), decision.level),
         upright=True,
+        remarks=tuple(_remarks(tree, decision)),
+        faults=tuple(faults),
     )
 
 
 def read_heap(root: Path) -> Listing:
     """All images at or below the root, however deep, without labels."""
-    images: list[os.DirEntry[str]] = []
-    folders = [Path(root)]
-    for folder in folders:
-        for entry in sorted(_visible(folder), key=lambda entry: entry.name):
-            if entry.is_symlink():
-                refuse_outside_link(Path(entry), root, str(root))
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry))
-            elif _is_image(entry):
-                images.append(entry)
-    if not images:
-        raise DataError(f"{root}: no images ({', '.join(sorted(SUFFIXES))}) at or below it; check the path")
-    paths = [Path(image).relative_to(root).as_posix() for image in images]
+    tree = walk(root)
+    faults = tuple(_links(tree))
+    if not tree.images:
+        raise DataError(faults[0] if faults else _nothing(tree))
     return Listing(
         source=root,
-        paths=tuple(paths),
+        paths=tuple(tree.images),
         labels=(),
-        stamp=repr((paths, [_stamp(image) for image in images])),
-        opened=files_below(root, paths),
+        stamp=_stamp(tree, tree.images),
+        opened=files_below(root, tuple(tree.images)),
         upright=True,
+        remarks=tuple(_remarks(tree)),
+        faults=faults,
     )
 
 
 def is_flat(path: Path) -> bool:
     """Whether it is a folder with images right below it, which then are of nobody known."""
-    return path.is_dir() and any(_is_image(entry) for entry in _visible(path))
+    return path.is_dir() and any(is_image(entry.name) for entry in path.iterdir() if not entry.name.startswith("."))
 
 
-def _groups(root: Path) -> list[str]:
-    """The folders of the root if all of them hold folders and no images."""
-    people = _people(root, root)
-    return people if all(_holds_folders(root / name) for name in people) else []
+def _stamp(tree: Tree, paths: Iterable[str]) -> str:
+    return repr([(path, tree.images[path]) for path in paths])
 
 
-def _holds_folders(folder: Path) -> bool:
-    inside = _visible(folder)
-    return any(entry.is_dir() for entry in inside) and not any(_is_image(entry) for entry in inside)
+def _label(folder: Folder, level: Level) -> str:
+    return folder[0] if level == "first" else "/".join(folder)
 
 
-def _people_of(root: Path, groups: list[str]) -> list[str]:
-    if not groups:
-        return _people(root, root)
-    return [f"{group}/{person}" for group in groups for person in _people(root / group, root)]
+def _splits(firsts: Sequence[str]) -> dict[str, NDArray[Any]]:
+    return {"split": np.array([SPLITS[first] for first in firsts])} if firsts else {}
 
 
-def _people(folder: Path, root: Path) -> list[str]:
-    folders = []
-    for entry in _visible(folder):
-        if entry.is_symlink():
-            refuse_outside_link(Path(entry), root, str(root))
-        if entry.is_dir():
-            folders.append(entry.name)
-        elif _is_image(entry):
-            raise DataError(
-                f"{entry.path}: an image outside of any identity's folder; "
-                f"move it to {folder}/<identity>/, {OR_UNLABELLED}"
-            )
-    if not folders:
-        raise DataError(f"{folder}: an empty folder; it should hold one folder of images per identity")
-    return in_natural_order(folders)
+def _domains(folders: Sequence[Folder], level: Level) -> dict[str, NDArray[Any]]:
+    """The first level, where that is not the people."""
+    if level == "first" or all(len(folder) < 2 for folder in folders):
+        return {}
+    return {"domain": np.array([folder[0] for folder in folders])}
 
 
-def _images(root: Path, identity: str) -> list[os.DirEntry[str]]:
-    images = []
-    for entry in sorted(_visible(root / identity), key=lambda entry: entry.name):
-        if entry.is_symlink():
-            refuse_outside_link(Path(entry), root, str(root))
-        if entry.is_dir():
-            raise DataError(f"{entry.path}: a folder inside of an identity's folder; images belong right below it")
-        if _is_image(entry):
-            images.append(entry)
-    if not images:
-        known = ", ".join(sorted(SUFFIXES))
-        raise DataError(f"{root / identity}: no images ({known}) of this identity; add some or remove the folder")
-    return images
+def _links(tree: Tree) -> Iterator[str]:
+    for path in tree.outside:
+        yield link_leaves(tree.root / path, tree.root, str(tree.root))
 
 
-def _visible(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
+def _strays(tree: Tree, folders: Collection[str]) -> Iterator[str]:
+    if stray := [tree.root / path for path in tree.images if path not in folders]:
+        others = f" (as are {len(stray) - 1} more)" if len(stray) > 1 else ""
+        move = f"move it to {stray[0].parent / '<identity>'}/"
+        yield f"{stray[0]}: an image outside of any identity's folder{others}; {move}, {OR_UNLABELLED}"
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    return Path(entry.name).suffix.lower() in SUFFIXES
+def _remarks(tree: Tree, decision: Decision | None = None) -> Iterator[str]:
+    """What is good to know, and keeps nobody from using the faces."""
+    if decision and decision.why and not decision.doubtful:
+        yield f"{tree.root}: {decision.why}"
+    for remark in left_out(path for path in tree.others if path != LFW):
+        yield f"{tree.root}: {remark}"
+    if count := len(tree.empty):
+        some = ", ".join(tree.empty[:_SHOWN]) + (" ..." if count > _SHOWN else "")
+        told = "1 folder has no images and is" if count == 1 else f"{count} folders have no images and are"
+        yield f"{tree.root}: {told} ignored: {some}"
 
 
-def _stamp(entry: os.DirEntry[str]) -> tuple[int, int]:
-    try:
-        status = entry.stat()
-    except OSError:  # a broken link, which is told with the other unreadable images
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
+def _nothing(tree: Tree) -> str:
+    others = "".join(f"; {told}" for told in left_out(tree.others))
+    known = ", ".join(sorted(SUFFIXES))
+    return (
+        f"{tree.root}: no images ({known}) at or below it{others}; give a folder with one folder of images per identity"
+    )

@@ -43,6 +43,10 @@ class Listing:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     upright: bool = False
     """Whether photographs are to be turned as their camera says."""
+    remarks: tuple[str, ...] = ()
+    """What whoever uses them should know, a line each."""
+    faults: tuple[str, ...] = ()
+    """Why nobody can use them as they lie, a line each."""
 
 
 def path_inside(path: str, where: str) -> str:
@@ -53,9 +57,13 @@ def path_inside(path: str, where: str) -> str:
     return str(pure)
 
 
+def link_leaves(file: Path, root: Path, where: str) -> str:
+    return f"{where}: {file} is a link that leaves {root}; copy what it points to into the folder"
+
+
 def refuse_outside_link(file: Path, root: Path, where: str) -> None:
     if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root)):
-        raise DataError(f"{where}: {file} is a link that leaves {root}; copy what it points to into the folder")
+        raise DataError(link_leaves(file, root, where))
 
 
 def refuse_repetition(entries: Iterable[tuple[str, str, str]]) -> None:

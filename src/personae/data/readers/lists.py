@@ -7,6 +7,7 @@ labels are not read, a line may be a path alone.
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from personae.data.images import HEIC
 from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
     OR_UNLABELLED,
@@ -82,7 +83,7 @@ def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_image(path: str) -> bool:
-    return PurePosixPath(path).suffix.lower() in IMAGES
+    return PurePosixPath(path).suffix.lower() in IMAGES | HEIC
 
 
 def _plain(label: str) -> str:

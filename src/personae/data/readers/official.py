@@ -41,20 +41,45 @@ class Layout:
     """Where the images may be; the first that has the first of them counts."""
 
 
+def find_layouts(root: Path) -> list[Layout]:
+    """Those whose lists are in the folder, one of each name; none where it is LFW's."""
+    found = {each.name: each for each in reversed(LAYOUTS) if (root / each.file).exists()}
+    return [] if (root / LFW).is_file() else list(reversed(found.values()))
+
+
 def find_layout(root: Path, name: str | None = None) -> Layout | None:
     """The layout of that name (None: the one) whose list is in the folder; None where there is none, or LFW's."""
-    found = [each for each in LAYOUTS if name in (None, each.name) and (root / each.file).exists()]
-    if name is None and (root / LFW).is_file():
-        return None
-    if name is not None and not found and any(each.name == name for each in LAYOUTS):
-        files = " or ".join(each.file for each in LAYOUTS if each.name == name)
+    if name is None:
+        found = find_layouts(root)
+        if len(found) > 1:
+            raise DataError(which_is_meant(root, found))
+        return found[0] if found else None
+    named = [each for each in LAYOUTS if each.name == name]
+    there = [each for each in named if (root / each.file).exists()]
+    if named and not there:
+        files = " or ".join(each.file for each in named)
         raise DataError(f"{root}: no {files} in it; give the folder that {name} was unpacked to, or its .bin")
-    if len({each.name for each in found}) > 1:
-        raise DataError(
-            f"{root}: has the lists of {', '.join(each.name for each in found)}; say which is meant,"
-            f" as {found[0].name}=PATH"
-        )
-    return found[0] if found else None
+    return there[0] if there else None
+
+
+def which_is_meant(root: Path, layouts: Sequence[Layout]) -> str:
+    names = [layout.name for layout in layouts]
+    each = " or ".join(f"{name}={root}" for name in names)
+    return f'{root}: has the lists of {" and ".join(names)}; say which is meant: {each}, or layout = "{names[0]}"'
+
+
+def read_several(root: Path, layouts: Sequence[Layout]) -> Listing:
+    """The images of several benchmarks, to be looked at; to be used, one has to be named."""
+    listings = [read_official(root, layout)[1] for layout in layouts]
+    labels = {path: label for each in listings for path, label in zip(each.paths, each.labels, strict=True)}
+    return Listing(
+        source=root,
+        paths=tuple(labels),
+        labels=tuple(labels.values()),
+        stamp=repr([each.stamp for each in listings]),
+        opened=files_below(root, tuple(labels)),
+        faults=(which_is_meant(root, layouts),),
+    )
 
 
 def read_official(root: Path, layout: Layout) -> tuple[list[ListedPair], Listing]:
