@@ -12,7 +12,9 @@ import typer
 from personae import screen
 from personae.commands import data, deployment, recipes, recognition
 from personae.commands.options import (
+    Align,
     AsJson,
+    AsTheyAre,
     BackboneName,
     ClientName,
     Device,
@@ -20,16 +22,20 @@ from personae.commands.options import (
     ExperimentFile,
     ImageSize,
     Mirror,
+    Missed,
     Model,
     RawPixels,
     Settings,
+    SkipUnreadable,
     StageName,
     Unlabelled,
     Variant,
     Without,
     Workers,
     check_device,
+    handling_of,
     network_of,
+    options_of,
     protocols_of,
     tell_what_leaves,
 )
@@ -109,6 +115,10 @@ def run(
     variant: Variant = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     workers: Workers = None,
     device: Device = "cpu",
     without: Without = None,
@@ -116,15 +126,17 @@ def run(
 ) -> None:
     """Run an experiment."""
     acceleration = Acceleration().without(without or [])
-    experiment = load_experiment(path, settings or [], variant)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:
         count = _workers(workers, device)
-        screen.forecast(forecast(Materials(experiment, count, meter), count), as_json)
+        screen.forecast(forecast(Materials(experiment, count, meter, notify=notify), count), as_json)
         return
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
+    hint += options_of(handling)
     _execute(
         experiment,
         folder,
@@ -194,6 +206,10 @@ def evaluate(
     use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write it for enroll and the like.")] = None,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -201,11 +217,12 @@ def evaluate(
     check_device(device)
     for target in filter(None, (report, save)):
         require_place(target)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
     given = network_of(backbone, embedding, size)
     loaded = load_model(
         model, stage, given, client=client, mirror=mirror, raw=raw_pixels, size=size, device=device, progress=meter
     )
-    protocols = protocols_of(on, loaded, far, resamples)
+    protocols = protocols_of(on, loaded, far, resamples, handling)
     cache = default_cache() / "embeddings" if use_cache else None
     try:
         found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
@@ -237,7 +254,10 @@ def cluster(
     neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
     seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")] = False,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     unlabelled: Unlabelled = False,
     stage: StageName = None,
     backbone: BackboneName = None,
@@ -252,15 +272,9 @@ def cluster(
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
     way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
     loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
     found = cluster_faces(
-        loaded,
-        on,
-        way,
-        min_images,
-        seed=seed,
-        skip_unreadable=skip_unreadable,
-        unlabelled=unlabelled,
-        progress=meter,
+        loaded, on, way, min_images, seed=seed, unlabelled=unlabelled, progress=meter, notify=notify, **handling
     )
     found.write(out)
     screen.clusters(found, out, as_json)
@@ -291,6 +305,7 @@ def partition(
     seed: Annotated[int, typer.Option(help="Another seed, another partition.")] = 0,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
     table: Annotated[Path | None, typer.Option(help="Write client, identity, image, split as CSV.")] = None,
+    skip_unreadable: SkipUnreadable = False,
     as_json: AsJson = False,
 ) -> None:
     """Divide faces among clients; print and plot who holds what."""
@@ -308,7 +323,11 @@ def partition(
     if data == SYNTHETIC:
         faces = synthetic_faces(identities=identities, images=20, seed=seed, size=32, progress=meter)
     else:
-        faces = open_faces(Path(data), height=112, width=112, progress=meter, unlabelled=unlabelled)
+        # Who holds what does not depend on whether faces are aligned.
+        handling = handling_of(skip_unreadable, as_they_are=True)
+        faces = open_faces(
+            Path(data), height=112, width=112, progress=meter, notify=notify, unlabelled=unlabelled, **handling
+        )
     division = plan.apply(faces, seed)
     plot_partition(faces, division, plot)
     if table:

@@ -230,7 +230,8 @@ def test_images_that_cannot_be_used(tmp_path: Path, which: str) -> None:
     with pytest.raises(DataError) as told:
         open_faces(tmp_path / "faces", height=8, width=8, cache=tmp_path / "cache")
     assert f"faces: 1 of 2 images cannot be used, the first is ann/2.jpg ({why}" in str(told.value)
-    assert "repair or remove them, or skip them" in str(told.value)
+    advice = "repair or remove them, or leave such files out with --skip-unreadable (in an experiment skip_unreadable"
+    assert advice in str(told.value)
     assert "\n" not in str(told.value)
 
 

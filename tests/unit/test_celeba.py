@@ -41,7 +41,7 @@ def truths(person: int, image: int) -> list[bool]:
 @pytest.mark.parametrize(("anno", "folder"), [("", "img_align_celeba"), ("Anno", "Img/img_align_celeba")])
 def test_people_attributes_and_split_are_read(tmp_path: Path, anno: str, folder: str):
     root = celeba(tmp_path / "celeba", anno=anno, folder=folder)
-    faces = open_faces(root, height=32, width=32, cache=tmp_path / "cache")
+    faces = open_faces(root, height=32, width=32, cache=tmp_path / "cache", as_they_are=True)
     assert faces.identities == tuple(str(1000 + person) for person in range(6))
     assert len(faces) == 30
     places = np.array([int(path[:6]) - 1 for path in faces.columns["path"]])
@@ -56,7 +56,7 @@ def test_only_the_identities_are_needed(tmp_path: Path):
     root = celeba(tmp_path / "celeba")
     (root / "list_attr_celeba.txt").unlink()
     (root / "list_eval_partition.txt").unlink()
-    assert set(open_faces(root, height=32, width=32, cache=tmp_path / "cache").columns) == {"path"}
+    assert set(open_faces(root, height=32, width=32, cache=tmp_path / "cache", as_they_are=True).columns) == {"path"}
 
 
 def test_an_experiment_file_divides_it_by_attributes(tmp_path: Path):
@@ -64,7 +64,7 @@ def test_an_experiment_file_divides_it_by_attributes(tmp_path: Path):
     raw = {
         "name": "celeba",
         "network": {"name": "small", "height": 32, "width": 32},
-        "data": {"private": {"source": str(root), "min_images": 5}},
+        "data": {"private": {"source": str(root), "min_images": 5, "as_they_are": True}},
         "partition": {"by": "attributes", "predicates": ["Male & !Eyeglasses", "!Male & !Eyeglasses"]},
         "stages": [{"name": "train", "algorithm": {"name": "hf_maml"}}],
     }
@@ -116,7 +116,7 @@ def change(file: Path, before: str, after: str) -> None:
 
 
 def test_equal_and_lognormal_partitions_work_on_it(tmp_path: Path):
-    faces = open_faces(celeba(tmp_path / "celeba"), height=32, width=32, cache=tmp_path / "cache")
+    faces = open_faces(celeba(tmp_path / "celeba"), height=32, width=32, cache=tmp_path / "cache", as_they_are=True)
     for by in ("equal", "lognormal-identities"):
         partition = PartitionPlan(by=by, clients=3, mu=3.0, sigma=3.0, new_clients=1).apply(faces, 0)
         assert sum(len(partition.rows(name)) for name in partition.clients) == len(faces)
@@ -187,11 +187,11 @@ def test_cropped_faces_are_other_faces(tmp_path: Path):
     Image.fromarray(photograph(120, 80)).save(folder / "2.png")
     Image.new("RGB", (260, 220), "grey").save(folder / "3.png")
     size = {"height": 64, "width": 64, "cache": tmp_path / "cache"}
-    whole = open_faces(tmp_path / "people", **size)
+    whole = open_faces(tmp_path / "people", **size, as_they_are=True)
     cut_out = open_faces(tmp_path / "people", **size, crop="haar", skip_unreadable=True)
     assert (len(whole), len(cut_out), cut_out.unreadable) == (3, 2, 1)
     assert whole.fingerprint != cut_out.fingerprint
-    assert len(open_faces(tmp_path / "people", **size)) == 3  # both stay in the cache
+    assert len(open_faces(tmp_path / "people", **size, as_they_are=True)) == 3  # both stay in the cache
     one, other = cut_out.images(np.arange(2)).astype(int)
     assert np.abs(one - other).mean() < 12  # the same face from two places; uncut they differ a lot
     uncut = whole.images(np.arange(2)).astype(int)

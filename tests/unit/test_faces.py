@@ -138,14 +138,45 @@ def test_a_damaged_cache_is_filled_again(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_new_state_of_a_source_takes_the_place_of_the_older(tmp_path: Path) -> None:
-    old = cached_pixels(tmp_path, RECIPE, fill)
+    old = cached_pixels(tmp_path, RECIPE, fill).path  # nobody holds the store itself
     elsewhere = cached_pixels(tmp_path, Recipe(**vars(RECIPE) | {"source": "there"}), fill)
     other_size = cached_pixels(tmp_path, Recipe(**vars(RECIPE) | {"height": 5, "width": 4}), fill)
     new = cached_pixels(tmp_path, Recipe(**vars(RECIPE) | {"state": "tomorrow"}), fill)
-    assert not old.path.exists()
+    assert not old.exists()
     assert elsewhere.path.exists()
     assert other_size.path.exists()
     assert new.path.exists()
+
+
+def _use(cache: Path, ready: Path, done: Path) -> None:
+    store = cached_pixels(cache, RECIPE, fill)
+    ready.touch()
+    while not done.exists():
+        time.sleep(0.01)
+    np.testing.assert_array_equal(store.take(np.arange(6)), PIXELS)  # mapped only now
+
+
+@FORKS
+def test_pixels_in_use_are_not_removed(tmp_path: Path) -> None:
+    """Neither by this process nor by another, until nobody uses them any more."""
+    cache, ready, done = tmp_path / "cache", tmp_path / "ready", tmp_path / "done"
+    user = FORK.Process(target=_use, args=(cache, ready, done))
+    user.start()
+    while not ready.exists():
+        time.sleep(0.01)
+    old = cached_pixels(cache, RECIPE, refuse)
+    cached_pixels(cache, Recipe(**vars(RECIPE) | {"state": "tomorrow"}), fill)
+    sent = pickle.loads(pickle.dumps(old))
+    np.testing.assert_array_equal(sent.take(np.arange(6)), PIXELS)
+    path = old.path
+    del old
+    cached_pixels(cache, Recipe(**vars(RECIPE) | {"state": "the day after"}), fill)
+    assert path.exists()  # the other process still uses it
+    done.touch()
+    user.join()
+    assert user.exitcode == 0
+    cached_pixels(cache, Recipe(**vars(RECIPE) | {"state": "at last"}), fill)
+    assert not path.exists()
 
 
 def test_an_interrupted_build_leaves_nothing_that_could_be_used(tmp_path: Path) -> None:
@@ -177,7 +208,7 @@ def test_a_killed_build_is_done_again_and_swept_away(tmp_path: Path) -> None:
     assert builder.exitcode == -signal.SIGKILL
     assert any(path.suffix == ".tmp" for path in folder.iterdir())
     np.testing.assert_array_equal(cached_pixels(tmp_path, RECIPE, fill).take(np.arange(6)), PIXELS)
-    assert {path.name for path in folder.iterdir()} == {"lock", "pixels.u8", "index.json"}
+    assert {path.name for path in folder.iterdir()} == {"lock", "pixels.u8", "index.json", "users"}
 
 
 def _build_and_note(cache: Path, notes: Path) -> None:

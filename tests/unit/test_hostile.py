@@ -60,7 +60,8 @@ for name in ["", *sys.argv[2:]]:  # the first is only there to import what is im
         peaks.write("5")
     del outside[:]
     told = []
-    for work in (lambda path: open_faces(path, height=16, width=16, cache=root / "cache"), inspect_faces):
+    size = {"height": 16, "width": 16}
+    for work in (lambda path: open_faces(path, **size, cache=root / "cache", as_they_are=True), inspect_faces):
         try:
             found = work(root / name)
             told.append(f"read {getattr(found, 'unreadable', 0)}")

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson, IdentityLevel, Unlabelled, layout_at
+from personae.commands.options import (
+    Align,
+    AsJson,
+    AsTheyAre,
+    IdentityLevel,
+    Missed,
+    SkipUnreadable,
+    Unlabelled,
+    handling_of,
+    layout_at,
+)
 from personae.console import meter, notify
 from personae.data.aligned import MIN_SCORE, align_faces
 from personae.data.decoded import pack_faces
@@ -24,7 +34,6 @@ Faces = Annotated[
 ]
 Height = Annotated[int, typer.Option(min=1, help="Of the images, in pixels.")]
 Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some networks want 96.")]
-SkipUnreadable = Annotated[bool, typer.Option(help="Leave out images that cannot be decoded.")]
 
 
 @app.command()
@@ -47,18 +56,23 @@ def pack(
     height: Height = 112,
     width: Width = 112,
     skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
     """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
     faces = pack_faces(
         source,
         target,
         height=height,
         width=width,
-        skip_unreadable=skip_unreadable,
         unlabelled=unlabelled,
         progress=meter,
+        notify=notify,
+        **handling,
     )
     screen.packed(faces, target, as_json)
 

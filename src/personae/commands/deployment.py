@@ -8,13 +8,18 @@ import typer
 
 from personae import screen
 from personae.commands.options import (
+    Align,
     AsJson,
+    AsTheyAre,
     Device,
     ExperimentFile,
+    Missed,
     Settings,
+    SkipUnreadable,
     Unlabelled,
     Variant,
     check_device,
+    handling_of,
     tell_what_leaves,
 )
 from personae.console import meter, notify
@@ -81,6 +86,10 @@ def join(
     home: Annotated[Path, typer.Option(help="Where it keeps what never leaves it.")] = Path("personae-home"),
     public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
     unlabelled: Unlabelled = False,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     device: Device = "cpu",
 ) -> None:
     """Take part in a server's runs with the faces of this machine, until stopped."""
@@ -88,8 +97,16 @@ def join(
     from personae.deployment import join as deployed
 
     check_device(device)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
     member = deployed.Member(
-        data=data, home=home, public=public, unlabelled=unlabelled, device=device, progress=meter, notify=notify
+        data=data,
+        home=home,
+        unlabelled=unlabelled,
+        public=public,
+        handling=handling,
+        device=device,
+        progress=meter,
+        notify=notify,
     )
     with contextlib.suppress(KeyboardInterrupt):
         deployed.join(server, member, certs)
@@ -116,9 +133,11 @@ def deal(
     path: ExperimentFile,
     out: Annotated[Path, typer.Option(help="Folder for one zip a client.")] = Path("dealt"),
     settings: Settings = None,
+    skip_unreadable: SkipUnreadable = False,
     as_json: AsJson = False,
 ) -> None:
     """Divide an experiment's private faces into a file for each client, to try a deployment with."""
     from personae.experiment.faces import deal as deal_faces
 
-    screen.paths(deal_faces(Materials(load_experiment(path, settings or []), progress=meter), out), as_json)
+    experiment = load_experiment(path, settings or []).handled(handling_of(skip_unreadable))
+    screen.paths(deal_faces(Materials(experiment, progress=meter, notify=notify), out), as_json)

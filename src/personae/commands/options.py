@@ -1,6 +1,7 @@
 """Options that several commands have, and what is made of them."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ from typer.core import TyperArgument
 
 from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS
+from personae.data import detection
+from personae.data.decoding import Handling
 from personae.data.readers.levels import Level
 from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
@@ -67,6 +70,57 @@ IdentityLevel = Annotated[
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
 
 
+class MissedFaces(StrEnum):
+    skip = "skip"
+    crop = "crop"
+
+
+def _with_detector(asked: bool) -> bool:
+    """That it is not installed is said before a model is loaded or a gallery begun."""
+    if asked:
+        detection.require()
+    return asked
+
+
+SkipUnreadable = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be used; say how many, and list them.")
+]
+Align = Annotated[
+    bool, typer.Option("--align", callback=_with_detector, help="Find and align the main face of each photograph.")
+]
+Missed = Annotated[
+    MissedFaces | None,
+    typer.Option("--missed", help="With --align: skip photographs without a face, or crop them around the centre."),
+]
+AsTheyAre = Annotated[
+    bool, typer.Option("--as-they-are", help="Take images that are not aligned, by their sizes, all the same.")
+]
+
+
+def handling_of(
+    skip_unreadable: bool = False, align: bool = False, missed: MissedFaces | None = None, as_they_are: bool = False
+) -> Handling:
+    if missed and not align:
+        raise ConfigError("--missed goes with --align, which looks for faces")
+    return Handling(
+        skip_unreadable=skip_unreadable,
+        crop="align" if align else None,
+        missed=missed.value if missed else None,
+        as_they_are=as_they_are,
+    )
+
+
+def options_of(handling: Handling) -> str:
+    """As they are written on the command line."""
+    given = {
+        "--skip-unreadable": handling["skip_unreadable"],
+        "--align": handling["crop"],
+        f"--missed {handling['missed']}": handling["missed"],
+        "--as-they-are": handling["as_they_are"],
+    }
+    return "".join(f" {option}" for option, value in given.items() if value)
+
+
 class Explained(TyperArgument):
     """An argument whose help is shown: click 8.5 keeps one too, and overwrites that of typer 0.20 with nothing."""
 
@@ -86,10 +140,16 @@ def tell_what_leaves(experiment: Experiment) -> None:
 
 
 def protocols_of(
-    on: Sequence[str], model: LoadedModel, far: Sequence[float] | None, resamples: int
+    on: Sequence[str], model: LoadedModel, far: Sequence[float] | None, resamples: int, handling: Handling
 ) -> list[EvaluationProtocol]:
     setting = Setting(
-        height=model.height, width=model.width, fars=tuple(far) if far else None, resamples=resamples, progress=meter
+        height=model.height,
+        width=model.width,
+        fars=tuple(far) if far else None,
+        resamples=resamples,
+        progress=meter,
+        notify=notify,
+        handling=handling,
     )
     return [open_protocol(*_named(item), setting) for item in on]  # all, before the first takes an hour
 

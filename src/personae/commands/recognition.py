@@ -10,19 +10,24 @@ import typer
 
 from personae import screen
 from personae.commands.options import (
+    Align,
     AsJson,
+    AsTheyAre,
     BackboneName,
     ClientName,
     EmbeddingSize,
     ImageSize,
     Mirror,
+    Missed,
     RawPixels,
+    SkipUnreadable,
     StageName,
+    handling_of,
     network_of,
     protocols_of,
 )
 from personae.console import meter, notify
-from personae.data import default_cache, detection
+from personae.data import default_cache
 from personae.errors import ConfigError
 from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import load_model
@@ -37,13 +42,6 @@ from personae.recognition.threshold import Threshold, by_hand, threshold_at
 app = typer.Typer()
 
 
-def _with_detector(asked: bool) -> bool:
-    """That it is not installed is said before a model is loaded or a gallery begun."""
-    if asked:
-        detection.require()
-    return asked
-
-
 UsedModel = Annotated[Path, typer.Option("--model", help="A run, a weights file (.safetensors, .pth), or .onnx.")]
 GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="Who is known; a file of its own.")]
 AtFar = Annotated[
@@ -53,9 +51,6 @@ EvaluationFile = Annotated[
     Path | None, typer.Option("--evaluation", metavar="FILE.json", help="Of the model; its card by default.")
 ]
 BenchmarkName = Annotated[str | None, typer.Option(help="Of the evaluation: the benchmark that counts.")]
-Align = Annotated[
-    bool, typer.Option("--align", callback=_with_detector, help="Find and align the main face of each photograph.")
-]
 ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept from this score on.")]
 
 
@@ -79,9 +74,14 @@ def export_a_model(
     judge: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as safetensors or ONNX, checked against PyTorch, with a card beside it."""
+    handling = handling_of(skip_unreadable, align, missed, as_they_are)
     exported = export_model(
         source,
         to,
@@ -92,7 +92,7 @@ def export_a_model(
         unit=unit,
         mirror=mirror,
         judge=judge,
-        on=(lambda model: protocols_of(on, model, far, resamples)) if on else None,
+        on=(lambda model: protocols_of(on, model, far, resamples, handling)) if on else None,
         fars=far or (),
         resamples=resamples,
         cache=default_cache() / "embeddings",

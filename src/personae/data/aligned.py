@@ -18,7 +18,7 @@ from PIL import Image
 
 from personae.data import detection
 from personae.data.align import Points, similarity, template, warp
-from personae.data.images import ImageError, decode_whole
+from personae.data.images import NO_FACE, ImageError, NoFaceError, decode_whole
 from personae.data.packs import is_pack
 from personae.data.pixels import Pixels
 from personae.data.readers import read_listing
@@ -37,7 +37,6 @@ MIN_SCORE = 0.8
 """How sure the detector must be, from 0.7, below which it finds nothing, to 1 (docs/data.md has what that costs)."""
 
 _AT_ONCE = 32
-_NO_FACE = "no face was found"
 _PIXELS_AT_ONCE = 60_000_000
 _QUALITY = 95
 
@@ -113,10 +112,10 @@ def align_faces(
 
 
 def align_face(photograph: Pixels, height: int, width: int, min_score: float = MIN_SCORE) -> Pixels:
-    """The main face of one photograph, by the detector, brought to the template; ImageError where none is found."""
+    """The main face of one photograph, by the detector, brought to the template; NoFaceError where none is found."""
     found = _detected({0: photograph}, 0.0, min_score)[0]
     if isinstance(found, str):
-        raise ImageError(found)
+        raise NoFaceError(found)
     return _to_template(photograph, found.landmarks, height, width)
 
 
@@ -190,7 +189,7 @@ def _given(listing: Listing, images: dict[int, Pixels], given: dict[str, Points]
 
 
 def _detected(images: dict[int, Pixels], margin: float, min_score: float) -> dict[int, _Found | str]:
-    found: dict[int, _Found | str] = dict.fromkeys(images, _NO_FACE)
+    found: dict[int, _Found | str] = dict.fromkeys(images, NO_FACE)
     for second, around in ((False, margin), (True, margin + TIGHT)):
         left = [position for position in images if isinstance(found[position], str)]
         if not left:

@@ -1,25 +1,21 @@
 """Faces from files as a face set: decoded once, into the cache."""
 
-import hashlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from personae.data import haar
+from personae.data.decoding import UNREADABLE, Crop, Decoding, Missed
 from personae.data.faces import UNLABELLED, FaceSet
-from personae.data.images import ImageError, decode
 from personae.data.packs import Table, is_pack, open_pack, write_pack
 from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
 from personae.data.readers.listing import Listing, in_natural_order
 from personae.data.unlabelled import without_labels
-from personae.errors import ConfigError, DataError, Unreadable
-from personae.progress import Progress, silent
-
-Crop = Literal["haar"]
+from personae.errors import ConfigError, DataError
+from personae.progress import Notify, Progress, silent, unheard
 
 
 def open_faces(
@@ -29,36 +25,40 @@ def open_faces(
     width: int,
     cache: str | Path | None = None,
     progress: Progress = silent,
-    skip_unreadable: bool = False,
+    notify: Notify = unheard,
     layout: str | None = None,
-    crop: Crop | None = None,
     unlabelled: bool = False,
+    skip_unreadable: bool = False,
+    crop: Crop | None = None,
+    missed: Missed | None = None,
+    as_they_are: bool = False,
 ) -> FaceSet:
     """The faces at `path`, in any layout that is read (docs/data.md) or packed, at one size.
 
-    `layout` names the benchmark, where a folder has the lists of several. `crop`: "haar" cuts the face out of each
-    photograph first; one in which none is found counts as unreadable. `unlabelled`: any folder, zip or list of images
-    will do, and labels that are there all the same are not used.
+    `layout` names the benchmark, where a folder has the lists of several. `unlabelled`: any folder, zip or list of
+    images will do, and labels that are there all the same are not used. `crop` cuts the face out of each photograph:
+    "align" finds it and brings it to the template, "haar" is a plain box. One in which no face is found counts as
+    unreadable, unless `missed` says to "skip" such ones or to take a plain "crop" around the centre. `skip_unreadable`
+    leaves out what cannot be used; a list of these is in the cache, and `notify` is told where. Images that cannot be
+    aligned faces by their sizes are refused, unless they are cropped or taken `as_they_are`.
     """
     path, listing = _listed(path, height, width, layout, crop, unlabelled)
     if listing is None:
         faces = _packed(path, height, width, unlabelled)
         return without_labels(faces) if unlabelled else faces
+    decoding = Decoding(listing, height, width, skip_unreadable, crop, missed, as_they_are)
+    how = [f"as {layout}"] * bool(layout) + ["unlabelled"] * unlabelled + [f"cropped by {decoding.cut}"] * bool(crop)
     recipe = Recipe(
         name=path.stem,
-        source=str(path) if crop is None else f"{path} cropped by {crop}",
-        state=repr((listing.stamp, listing.paths)),
+        source=" ".join([str(path), *how]),
+        state=repr((listing.stamp, listing.paths, listing.upright)),
         count=len(listing.paths),
         height=height,
         width=width,
     )
-    store = cached_pixels(
-        Path(cache or default_cache()),
-        recipe,
-        lambda append: _decode_all(listing, height, width, append, progress, crop),
-    )
-    _complain(listing, store.missing, skip_unreadable)
-    table = _table(listing, Filled(store.digest, store.missing))
+    store = cached_pixels(Path(cache or default_cache()), recipe, partial(decoding.fill, progress=progress))
+    decoding.check(store.filled, store.path.with_name(UNREADABLE), notify)
+    table = _table(listing, store.filled)
     faces = FaceSet(
         name=path.stem,
         identities=table.identities,
@@ -67,6 +67,7 @@ def open_faces(
         pixels=store,
         stored=np.arange(store.count),
         unreadable=table.unreadable,
+        plain=store.filled.plain,
     )
     return without_labels(faces) if unlabelled else faces
 
@@ -78,21 +79,29 @@ def pack_faces(
     height: int,
     width: int,
     progress: Progress = silent,
-    skip_unreadable: bool = False,
+    notify: Notify = unheard,
     layout: str | None = None,
+    skip_unreadable: bool = False,
     crop: Crop | None = None,
+    missed: Missed | None = None,
+    as_they_are: bool = False,
     unlabelled: bool = False,
 ) -> FaceSet:
-    """Decode the faces at `path` into one file that maps into memory and opens like any other faces."""
+    """Decode the faces at `path` into one file that maps into memory and opens like any other faces.
+
+    What is left out is listed beside it.
+    """
     path, listing = _listed(path, height, width, layout, crop, unlabelled)
     if listing is None:
         raise DataError(f"{path}: this is a pack already")
     if file.exists():
         raise ConfigError(f"{file}: is there already; remove it, or choose another name")
 
+    decoding = Decoding(listing, height, width, skip_unreadable, crop, missed, as_they_are)
+
     def fill(append: Append) -> Table:
-        filled = _decode_all(listing, height, width, append, progress, crop)
-        _complain(listing, filled.missing, skip_unreadable)
+        filled = decoding.fill(append, progress)
+        decoding.check(filled, file.with_suffix(f".{UNREADABLE}"), notify)
         return replace(_table(listing, filled), pairs=lfw_pairs(path))
 
     return write_pack(file, path.stem, height, width, len(listing.columns) + 1, fill)
@@ -109,8 +118,6 @@ def _listed(
         if crop is not None:
             raise ConfigError(f"{path}: a pack holds faces as they are; crop them when they are packed")
         return path, None
-    if crop is not None:
-        haar.require()
     return path, read_listing(path, layout, unlabelled=unlabelled)
 
 
@@ -137,37 +144,4 @@ def _table(listing: Listing, filled: Filled) -> Table:
         columns=columns | {"path": np.array(listing.paths)[kept]},
         digest=filled.digest,
         unreadable=len(missing),
-    )
-
-
-def _decode_all(
-    listing: Listing, height: int, width: int, append: Append, progress: Progress, crop: Crop | None
-) -> Filled:
-    """Every image that can be decoded, and a note of every one that cannot."""
-    # Of the encoded bytes, not of the pixels: decoders of different machines may differ in the last bit.
-    digest = hashlib.sha256(b"" if crop is None else crop.encode())
-    cut = None if crop is None else haar.crop_face
-    missing: list[tuple[int, str]] = []
-    described = f"decoding {listing.source.stem}"
-    with listing.opened() as fetch, progress(described, len(listing.paths), "images") as advance:
-        for position in range(len(listing.paths)):
-            try:
-                encoded = fetch(position)
-                digest.update(hashlib.sha256(encoded).digest())
-                append(decode(encoded, height, width, upright=listing.upright, crop=cut)[None])
-            except ImageError as why:
-                missing.append((position, str(why)))
-            advance(1)
-    return Filled(digest.hexdigest(), tuple(missing))
-
-
-def _complain(listing: Listing, missing: tuple[tuple[int, str], ...], skip_unreadable: bool) -> None:
-    some_left = len(missing) < len(listing.paths)
-    if not missing or (skip_unreadable and some_left):
-        return
-    position, why = missing[0]
-    advice = "repair or remove them" + (", or skip them where that is an option" if some_left else "")
-    raise Unreadable(
-        f"{listing.source}: {len(missing)} of {len(listing.paths)} images cannot be used, "
-        f"the first is {listing.paths[position]} ({why}); {advice}"
     )

@@ -32,7 +32,9 @@ class FaceSet:
     stored: Rows
     """Per row, its place in the pixel store."""
     unreadable: int = 0
-    """Images that were left out because they could not be decoded."""
+    """Images that were left out because they could not be used."""
+    plain: int = 0
+    """Images that were taken whole because no face was found in them."""
 
     def __len__(self) -> int:
         return len(self.identity)

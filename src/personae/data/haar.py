@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from personae.data.images import ImageError
+from personae.data.images import NO_FACE, NoFaceError
 from personae.data.pixels import Pixels
 from personae.errors import ConfigError
 
@@ -14,13 +14,13 @@ SMALLEST = 0.2  # of the shorter side: what is smaller is hardly the face that t
 
 
 def crop_face(pixels: Pixels) -> Pixels:
-    """The largest face that the cascade finds, as a square of the image [height, width, 3]; ImageError without any."""
+    """The largest face that the cascade finds, as a square of the image [height, width, 3]; NoFaceError without any."""
     cv2 = _opencv()
     grey = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2GRAY)
     least = max(1, round(SMALLEST * min(grey.shape)))
     found = _cascade().detectMultiScale(grey, scaleFactor=1.1, minNeighbors=5, minSize=(least, least))
     if not len(found):
-        raise ImageError("no face was found in it")
+        raise NoFaceError(NO_FACE)
     left, top, width, height = max(map(tuple, found), key=lambda box: (box[2] * box[3], box))
     return pixels[top : top + height, left : left + width]
 

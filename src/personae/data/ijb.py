@@ -44,15 +44,17 @@ class IjbImages:
     splits: tuple[tuple[Rows, IjbMeta], ...]
 
 
-def open_ijb(root: Path, name: str, height: int, width: int) -> IjbImages:
+def open_ijb(root: Path, name: str, height: int, width: int, *, as_they_are: bool = False) -> IjbImages:
     """IJB-B or C with the metadata in `meta` and the images in `loose_crop`, aligned by the landmarks where these are
-    there; or IJB-A (`ijba`), cut out by the boxes in its tables."""
+    there; or IJB-A (`ijba`), cut out by the boxes in its tables. Without either, images have to be aligned faces by
+    their sizes, unless they are taken `as_they_are`."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the one that {name} was unpacked to")
     if name == "ijba":
         return _open_ijba(root, height, width)
     meta = read_ijb(root / "meta" if (root / "meta").is_dir() else root, name)
-    store = StreamedStore(_images_of(root, meta.images[0]), meta.images, height, width, meta.landmarks)
+    folder = _images_of(root, meta.images[0])
+    store = StreamedStore(folder, meta.images, height, width, meta.landmarks, as_they_are=as_they_are)
     return IjbImages(streamed(store, meta.templates), ((np.arange(len(meta.images)), meta),))
 
 

@@ -22,6 +22,8 @@ MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # as of JPEG; decoders hold whole lines more than once
 MAX_BYTES = 100_000_000
 
+NO_FACE = "no face was found"
+
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")
 _JPEG = b"\xff\xd8"
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
@@ -41,6 +43,10 @@ _TURNS = {
 
 class ImageError(Exception):
     """Why an image cannot be used, in a few words."""
+
+
+class NoFaceError(ImageError):
+    """An image that can be decoded, and in which no face is found."""
 
 
 @cache
@@ -104,6 +110,18 @@ def header_of(encoded: bytes) -> Header:
             image.width,
             _noted(image) is not None,
         )
+
+
+def size_of(encoded: bytes) -> tuple[int, int]:
+    """Height and width as they are stored; of nearly all files much faster than the whole header."""
+    try:
+        if encoded.startswith(_JPEG):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(encoded)
+            return height, width
+    except ValueError:
+        pass  # the general way may know better
+    header = header_of(encoded)
+    return header.height, header.width
 
 
 def _decode(encoded: bytes, enough: int) -> Pixels:

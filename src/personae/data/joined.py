@@ -40,6 +40,7 @@ def join_faces(name: str, parts: Mapping[str, FaceSet]) -> FaceSet:
         pixels=JoinedStores(tuple(faces.pixels for faces in sets), tuple(faces.stored for faces in sets)),
         stored=np.arange(rows[-1]),
         unreadable=sum(faces.unreadable for faces in sets),
+        plain=sum(faces.plain for faces in sets),
     )
 
 

@@ -1,6 +1,7 @@
 """MegaFace as it is passed on for evaluation: people to look for, and up to a million distractors."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -24,15 +25,16 @@ class MegaFace:
     vectors: NDArray[np.float32] | None
 
 
-def open_megaface(root: Path, height: int, width: int) -> MegaFace:
+def open_megaface(root: Path, height: int, width: int, *, as_they_are: bool = False) -> MegaFace:
     """`facescrub_lst` and `megaface_lst` list images, a path a line, below `facescrub_images` and `megaface_images`;
     the folder of a probe is its person. `megaface.npy` in place of the latter list holds vectors of the distractors."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the one with {PROBES}_lst")
-    probes = _images(root, PROBES, height, width)
+    images = partial(_images, root, height=height, width=width, as_they_are=as_they_are)
+    probes = images(PROBES)
     file = root / f"{DISTRACTORS}.npy"
     if not file.exists():
-        return MegaFace(probes, _images(root, DISTRACTORS, height, width), None)
+        return MegaFace(probes, images(DISTRACTORS), None)
     try:
         vectors = np.load(file, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -42,7 +44,7 @@ def open_megaface(root: Path, height: int, width: int) -> MegaFace:
     return MegaFace(probes, None, vectors)
 
 
-def _images(root: Path, name: str, height: int, width: int) -> FaceSamples:
+def _images(root: Path, name: str, *, height: int, width: int, as_they_are: bool) -> FaceSamples:
     file = root / f"{name}_lst"
     paths = []
     for where, words in read_lines(file):
@@ -52,5 +54,5 @@ def _images(root: Path, name: str, height: int, width: int) -> FaceSamples:
     if not paths:
         raise DataError(f"{file}: lists no images; download it again")
     people = np.unique([PurePosixPath(path).parent.name for path in paths], return_inverse=True)[1]
-    store = StreamedStore(root / f"{name}_images", tuple(paths), height, width)
+    store = StreamedStore(root / f"{name}_images", tuple(paths), height, width, as_they_are=as_they_are)
     return streamed(store, people if name == PROBES else np.arange(len(paths)))

@@ -34,25 +34,31 @@ class PairSet:
     left: Rows
     right: Rows
     same: NDArray[np.bool_]
-    folds: int
+    folds: int | tuple[int, ...]
+    """How many there are, or how long each is where pairs were left out."""
     named: bool
     """Whether the identities of the faces are known."""
     alone: bool = True
     """Whether these pairs are all there is to compare; of LFW there are more images than pairs use."""
+    left_out: int = 0
+    """How many pairs have an image that is not among the faces."""
 
 
-def read_pairs(path: Path, faces: FaceSet, layout: str | None = None) -> PairSet | None:
-    """The pairs that come with the faces at `path`; None where there are none."""
+def read_pairs(path: Path, faces: FaceSet, layout: str | None = None, *, incomplete: bool = False) -> PairSet | None:
+    """The pairs that come with the faces at `path`; None where there are none.
+
+    Pairs of which an image was left out of the faces are left out, too; `incomplete`: so are those of which there never
+    was one.
+    """
     path = Path(path).expanduser()
     if path.suffix.lower() == SUFFIX:
-        same = np.array(read_bin(path)[1])
-        rows = np.arange(2 * len(same))
-        return PairSet(rows[::2], rows[1::2], same, FOLDS, named=False)
+        same = read_bin(path)[1]
+        return _pair_set([ListedPair(str(2 * at), str(2 * at + 1), bool(each)) for at, each in enumerate(same)], faces)
     if path.is_dir() and (official := find_layout(path, layout)):
         pairs, _ = read_official(path, official)
-        return _pair_set(pairs, faces, identities_known(pairs, official.identity))
+        return _pair_set(pairs, faces, named=identities_known(pairs, official.identity))
     text = lfw_pairs(path)
-    return None if text is None else _parse(text, f"{path}, {LFW}", faces)
+    return None if text is None else _parse(text, f"{path}, {LFW}", faces, incomplete)
 
 
 def read_group_pairs(path: Path, faces: FaceSet) -> dict[str, PairSet] | None:
@@ -63,10 +69,26 @@ def read_group_pairs(path: Path, faces: FaceSet) -> dict[str, PairSet] | None:
     return {name: _pair_set(pairs, faces, named=True) for name, pairs in read_groups(path).items()}
 
 
-def _pair_set(pairs: Sequence[ListedPair], faces: FaceSet, named: bool) -> PairSet:
+def _pair_set(pairs: Sequence[ListedPair], faces: FaceSet, *, named: bool = False) -> PairSet:
     row_of = {path: row for row, path in enumerate(faces.columns["path"])}
-    left, right = (np.array([row_of[getattr(pair, side)] for pair in pairs]) for side in ("left", "right"))
-    return PairSet(left, right, np.array([pair.same for pair in pairs]), FOLDS, named)
+    rows = [(row_of.get(pair.left), row_of.get(pair.right)) for pair in pairs]
+    return _there(rows, [pair.same for pair in pairs], FOLDS, named=named)
+
+
+def _there(
+    ends: Sequence[tuple[int | None, int | None]],
+    same: Sequence[bool],
+    folds: int,
+    *,
+    named: bool,
+    alone: bool = True,
+) -> PairSet:
+    """The pairs both of whose images are there; each stays in its fold."""
+    there = np.array([None not in pair for pair in ends])
+    left, right = (np.array([rows[side] for rows in ends if None not in rows], dtype=np.int64) for side in (0, 1))
+    lengths = tuple(int(part.sum()) for part in np.array_split(there, folds))
+    left_out = int((~there).sum())
+    return PairSet(left, right, np.array(same)[there], lengths if left_out else folds, named, alone, left_out)
 
 
 def lfw_pairs(path: Path) -> str | None:
@@ -89,25 +111,28 @@ def lfw_pairs(path: Path) -> str | None:
         raise DataError(f"{path}: {LFW} is not text in UTF-8; write it anew") from error
 
 
-def _parse(text: str, source: str, faces: FaceSet) -> PairSet:
+def _parse(text: str, source: str, faces: FaceSet, incomplete: bool) -> PairSet:
     """The first line counts folds and pairs; `name n m` are images of one person, `name n other m` of two."""
     row_of = {str(PurePosixPath(path).with_suffix("")): row for row, path in enumerate(faces.columns["path"])}
     first, *lines = text.splitlines() or [""]
     folds, half = _header(first.split(), source)
-    pairs: list[tuple[int, int, bool]] = []
+    ends: list[tuple[int | None, int | None]] = []
+    same: list[bool] = []
     for number, line in enumerate(lines, 2):
         words, where = line.split(), f"{source} line {number}"
         if len(words) not in (3, 4):
             raise DataError(f"{where}: {len(words)} words; write `name n m` or `name n other m`")
         other = words[0] if len(words) == 3 else words[2]
-        ends = [_row(name, count, row_of, where) for name, count in ((words[0], words[1]), (other, words[-1]))]
-        pairs.append((ends[0], ends[1], len(words) == 3))
-    if len(pairs) != 2 * folds * half:
-        raise DataError(
-            f"{source}: {len(pairs)} pairs, but the first line says {folds} folds of {half} of each kind; correct it"
+        left, right = (
+            _row(name, count, row_of, where, incomplete) for name, count in ((words[0], words[1]), (other, words[-1]))
         )
-    left, right, same = (np.array(side) for side in zip(*pairs, strict=True))
-    return PairSet(left, right, same, folds, named=True, alone=False)
+        ends.append((left, right))
+        same.append(len(words) == 3)
+    if len(ends) != 2 * folds * half:
+        raise DataError(
+            f"{source}: {len(ends)} pairs, but the first line says {folds} folds of {half} of each kind; correct it"
+        )
+    return _there(ends, same, folds, named=True, alone=False)
 
 
 def _header(words: list[str], source: str) -> tuple[int, int]:
@@ -119,8 +144,8 @@ def _header(words: list[str], source: str) -> tuple[int, int]:
     return int(words[0]), int(words[1])
 
 
-def _row(name: str, number: str, row_of: dict[str, int], where: str) -> int:
+def _row(name: str, number: str, row_of: dict[str, int], where: str, incomplete: bool) -> int | None:
     image = lfw_image(name, number, where)
-    if image not in row_of:
-        raise DataError(f"{where}: there is no image {image}; add it or remove the line")
-    return row_of[image]
+    if image not in row_of and not incomplete:
+        raise DataError(f"{where}: there is no image {image}; add it, or leave such pairs out with --skip-unreadable")
+    return row_of.get(image)

@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,14 +21,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from personae.data.shapes import Sizes
 from personae.errors import ConfigError, DataError, Interrupted
 from personae.files import replacing, write_text
 
 Pixels = NDArray[np.uint8]
 Append = Callable[[Pixels], None]
 
-_FORMAT = 1
+_FORMAT = 2
 _PIXELS, _INDEX, _LOCK = "pixels.u8", "index.json", "lock"
+_USERS = "users"  # locked, together, by all who use the pixels
 _UPLOAD = 256 << 20  # bytes that go to a GPU in one copy
 _uploading = threading.Lock()
 
@@ -38,6 +41,13 @@ class Filled:
 
     digest: str
     missing: tuple[tuple[int, str], ...] = ()
+    """Images that are not in the store, by position, and why."""
+    faceless: frozenset[int] = frozenset()
+    """Those of the missing in which no face was found."""
+    sizes: Sizes = field(default_factory=dict)
+    """Of the images as they were, where they were taken whole."""
+    plain: int = 0
+    """How many were taken whole because no face was found in them."""
 
 
 class Store(Protocol):
@@ -68,10 +78,10 @@ class PixelStore:
     height: int
     width: int
     digest: str
-    missing: tuple[tuple[int, str], ...] = ()
-    """Images of the source that are not in the store, by position, and why."""
     offset: int = 0
     """Where in the file they begin."""
+    filled: Filled = field(default_factory=lambda: Filled(""), compare=False)
+    """What the source said when it was decoded; of a pack, nothing."""
 
     def take(self, rows: NDArray[np.int64]) -> Pixels:
         return self._mapped.take(rows, axis=0)
@@ -144,11 +154,13 @@ def default_cache() -> Path:
 def cached_pixels(cache: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> PixelStore:
     """The store made by `recipe`: found in the cache, or filled now, by one of the processes that ask."""
     folder = cache / recipe.folder
-    if store := _complete(folder):
-        return store
     try:
-        with _alone_in(folder):
-            return _complete(folder) or _build(folder, recipe, fill)
+        while (store := _in_use(folder)) is None:
+            with _alone_in(folder):
+                if _complete(folder) is None:
+                    _build(folder, recipe, fill)
+                (folder / _USERS).touch()
+        return store
     except PermissionError as error:
         advice = "choose a folder of your own with PERSONAE_CACHE"
         raise ConfigError(f"{cache}: the cache cannot be written ({error.strerror}); {advice}") from error
@@ -160,7 +172,30 @@ def cached_pixels(cache: Path, recipe: Recipe, fill: Callable[[Append], Filled])
         raise
 
 
-def _build(folder: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> PixelStore:
+def _in_use(folder: Path) -> PixelStore | None:
+    """The store in a folder if it is complete; nobody removes its pixels as long as it is referred to."""
+    try:
+        users = os.open(folder / _USERS, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(users, fcntl.LOCK_SH)
+    store = _complete(folder) if _is_still(users, folder / _USERS) else None
+    if store is None:
+        os.close(users)
+        return None
+    weakref.finalize(store, os.close, users)  # other processes get at the pixels by way of this one
+    return store
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one at this path, and not one that was removed since."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _build(folder: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> None:
     for leftover in folder.glob(".*.tmp"):  # of a process that was killed; we hold the lock
         leftover.unlink()
     (folder / _INDEX).unlink(missing_ok=True)
@@ -181,9 +216,10 @@ def _build(folder: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> Pi
 
         filled = fill(append)
     index = {"format": _FORMAT, "count": count, "height": recipe.height, "width": recipe.width}
-    write_text(folder / _INDEX, json.dumps(index | {"digest": filled.digest, "missing": filled.missing}))
+    sizes = [[*size, images] for size, images in filled.sizes.items()]
+    told = {"digest": filled.digest, "missing": filled.missing, "faceless": sorted(filled.faceless)}
+    write_text(folder / _INDEX, json.dumps(index | told | {"sizes": sizes, "plain": filled.plain}))
     _forget_older_states(folder, recipe)
-    return PixelStore(folder / _PIXELS, count, recipe.height, recipe.width, filled.digest, filled.missing)
 
 
 def _complete(folder: Path) -> PixelStore | None:
@@ -193,17 +229,23 @@ def _complete(folder: Path) -> PixelStore | None:
         index = json.loads((folder / _INDEX).read_text())
         count, height, width = (int(index[key]) for key in ("count", "height", "width"))
         missing = tuple((int(position), str(why)) for position, why in index["missing"])
+        sizes = {(int(rows), int(columns)): int(images) for rows, columns, images in index["sizes"]}
+        faceless = frozenset(map(int, index["faceless"]))
+        filled = Filled(str(index["digest"]), missing, faceless, sizes, int(index["plain"]))
         if pixels.stat().st_size != count * height * width * 3:
             return None
-        return PixelStore(pixels, count, height, width, str(index["digest"]), missing)
+        return PixelStore(pixels, count, height, width, filled.digest, filled=filled)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _forget_older_states(folder: Path, recipe: Recipe) -> None:
+    """But those that somebody uses: the next state finds them."""
     for sibling in folder.parent.glob(f"{recipe.family}-*"):
         if sibling != folder and (sibling / _INDEX).exists():
-            shutil.rmtree(sibling, ignore_errors=True)
+            with suppress(OSError), (sibling / _USERS).open("w") as users:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(sibling, ignore_errors=True)
 
 
 @contextmanager

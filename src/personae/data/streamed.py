@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from personae.data.align import similarity, template, warp
 from personae.data.faces import FaceSamples, Rows
-from personae.data.images import ImageError, decode, decode_whole
+from personae.data.images import ImageError, decode, decode_whole, size_of
 from personae.data.pixels import Pixels
 from personae.data.readers.listing import path_inside, read_file
+from personae.data.shapes import refuse_unaligned
 from personae.errors import DataError, Unreadable
 
 
@@ -28,6 +29,8 @@ class StreamedStore:
     landmarks: NDArray[np.float64] | None = None
     boxes: NDArray[np.float64] | None = None
     """Left, top, width and height; where they are not finite, the whole image is taken."""
+    as_they_are: bool = False
+    """Whether whole images may have any size."""
 
     @cached_property
     def digest(self) -> str:
@@ -59,9 +62,16 @@ class StreamedStore:
                 return warp(decode_whole(encoded), matrix, self.height, self.width)
             if self.boxes is not None and np.isfinite(self.boxes[row]).all():
                 return self._cut(decode_whole(encoded), self.boxes[row])
+            if self.boxes is None and not self.as_they_are:
+                sizes = {self._first_size: 1, size_of(encoded): 1}
+                refuse_unaligned(sizes, self.height, self.width, str(self.root / self.paths[row]))
             return decode(encoded, self.height, self.width, upright=False)
         except ImageError as why:
             raise Unreadable(f"{self.root / self.paths[row]}: cannot be used ({why}); repair the image") from why
+
+    @cached_property
+    def _first_size(self) -> tuple[int, int]:
+        return size_of(read_file(self.root / self.paths[0]))
 
     def _cut(self, pixels: Pixels, box: NDArray[np.float64]) -> Pixels:
         left, top, width, height = box

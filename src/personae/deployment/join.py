@@ -9,13 +9,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import torch
 
+from personae.data.decoding import Handling
 from personae.deployment.certs import needed, public_key
 from personae.deployment.desk import Desk
 from personae.deployment.gate import KEY, KNOWN
@@ -45,6 +46,7 @@ class Member:
     home: Path  # where it keeps what never leaves it
     unlabelled: bool = False  # whether nobody says who is on its faces
     public: Path | None = None  # its copy of the public faces, where the experiment has such
+    handling: Handling = field(default_factory=Handling)  # of images that are not aligned faces, or no images
     device: str = "cpu"
     cache: Path | None = None
     progress: Progress = silent
@@ -62,7 +64,15 @@ class Member:
             seed=experiment.seed,
             recipe=experiment.recipe,
             network=experiment.network,
-            holdings=own_faces(self.data, experiment, self.cache, self.progress, unlabelled=self.unlabelled),
+            holdings=own_faces(
+                self.data,
+                experiment,
+                self.cache,
+                self.progress,
+                self.notify,
+                unlabelled=self.unlabelled,
+                **self.handling,
+            ),
             private=self.home / "runs" / job.run,
             judge=partial(judge, options=experiment.evaluation),
             mirror=experiment.evaluation.mirror,
@@ -77,9 +87,11 @@ class Member:
             return None
         if self.public is not None:
             limits = source.model_dump(include=source.model_fields_set - {"source"})
-            source = Source.model_validate(limits | {"source": str(self.public)})
+            source = Source.model_validate(limits | {"source": str(self.public)}).handled(self.handling)
         data = experiment.data.model_copy(update={"public": source})
-        materials = Materials(experiment.model_copy(update={"data": data}), progress=self.progress, cache=self.cache)
+        materials = Materials(
+            experiment.model_copy(update={"data": data}), progress=self.progress, cache=self.cache, notify=self.notify
+        )
         assert materials.public is not None
         shared = SharedFaces(materials.public.samples(), self.home / "public")
         shared.clear()

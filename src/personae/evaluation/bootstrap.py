@@ -16,7 +16,7 @@ from torch import Tensor
 from personae.core.exact import Floats, Integers
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
-from personae.evaluation.pairs import Pairs
+from personae.evaluation.pairs import Pairs, in_folds
 from personae.evaluation.verification import false_accepts, right_at_thresholds
 
 HELD = 2**25  # pairs of a kind that the resamples may look at, 400 MB with their identities
@@ -79,7 +79,7 @@ def accuracy_interval(
     random = np.random.default_rng(seed)
     times = np.stack([_times(present, random) for _ in range(_checked(resamples))])
     weights = np.where(pairs.same.numpy(), times[:, left], times[:, left] * times[:, other]).astype(np.float64)
-    folds = list(zip(np.array_split(right, pairs.folds), np.array_split(weights, pairs.folds, axis=1), strict=True))
+    folds = list(zip(in_folds(right, pairs.folds), in_folds(weights, pairs.folds, axis=1), strict=True))
     counts = np.stack([part @ judged for judged, part in folds])  # [folds, resamples, thresholds], whole numbers
     best = (counts.sum(axis=0) - counts).argmax(axis=2)
     totals = np.stack([part.sum(axis=1) for _, part in folds])

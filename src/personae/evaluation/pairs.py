@@ -1,6 +1,7 @@
 """Pairs of images for the 10-fold protocol, drawn the way LFW's are: no identity occurs in two folds."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,17 +10,25 @@ from torch import Tensor
 
 from personae.errors import ConfigError, DataError
 
+Folds = int | tuple[int, ...]
+"""How many folds of equal length there are, or how long each is."""
+
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Positions of images to compare; the folds follow each other and are equally long."""
+    """Positions of images to compare, fold after fold."""
 
     left: Tensor
     right: Tensor
     same: Tensor
-    folds: int = 10
+    folds: Folds = 10
+
+
+def in_folds(values: npt.NDArray[Any], folds: Folds, axis: int = 0) -> list[npt.NDArray[Any]]:
+    """Values of pairs, fold by fold; the first ones are longer by one where their number does not divide."""
+    return np.array_split(values, folds if isinstance(folds, int) else np.cumsum(folds)[:-1], axis)
 
 
 def sample_pairs(labels: Tensor, *, folds: int = 10, pairs_per_fold: int = 600, seed: int = 0) -> Pairs:

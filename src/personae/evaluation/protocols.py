@@ -42,6 +42,21 @@ RANKS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
+class Gaps:
+    """What a benchmark is short of, and what it made do with."""
+
+    images_left_out: int = 0
+    """They could not be used, or no face was found in them."""
+    pairs_left_out: int = 0
+    """One of their images was left out."""
+    plain_crops: int = 0
+    """Images that were taken whole, since no face was found in them."""
+
+
+NO_GAPS = Gaps()
+
+
+@dataclass(frozen=True)
 class BenchmarkResult:
     """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1.
 
@@ -61,6 +76,7 @@ class BenchmarkResult:
     """The metrics of each group of people, where there are groups."""
     thresholds: dict[str, float] = field(default_factory=dict)
     """By metric, such as `tar@1e-03`: the score from which on a pair is accepted at that false accept rate."""
+    gaps: Gaps = NO_GAPS
 
 
 class EvaluationProtocol(Protocol):
@@ -103,6 +119,7 @@ class Benchmark(_OnePart):
     pairs: Pairs | None = None
     resamples: int = 0
     """Of the intervals; none without."""
+    gaps: Gaps = NO_GAPS
 
     def judge(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,), labels = vectors, self.samples.labels
@@ -115,7 +132,7 @@ class Benchmark(_OnePart):
         intervals = _rate_intervals(comparisons, self.fars, self.resamples)
         if self.pairs is not None:
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals, points)
+        return _result(metrics, comparisons, intervals, points, gaps=self.gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +145,7 @@ class PairBenchmark(_OnePart):
     fars: tuple[float, ...] = FARS
     named: bool = False
     resamples: int = 0
+    gaps: Gaps = NO_GAPS
 
     def judge(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,) = vectors
@@ -139,7 +157,7 @@ class PairBenchmark(_OnePart):
             labels = self.samples.labels
             intervals = _rate_intervals(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals, points)
+        return _result(metrics, comparisons, intervals, points, gaps=self.gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +172,7 @@ class GroupBenchmark(_OnePart):
     groups: Mapping[str, Pairs]
     fars: tuple[float, ...] = FARS
     resamples: int = 0
+    gaps: Gaps = NO_GAPS
 
     def judge(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,), labels = vectors, self.samples.labels
@@ -174,7 +193,7 @@ class GroupBenchmark(_OnePart):
                     if interval is not None:
                         intervals[f"{name}/{metric}"] = interval
         together = _together(list(scores.values()))
-        return _result(metrics, together, intervals, operating_points(together, self.fars), groups)
+        return _result(metrics, together, intervals, operating_points(together, self.fars), groups, self.gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,6 +328,7 @@ def _result(
     intervals: dict[str, Interval],
     points: Mapping[float, OperatingPoint],
     groups: dict[str, dict[str, float]] | None = None,
+    gaps: Gaps = NO_GAPS,
 ) -> BenchmarkResult:
     found = sweep(comparisons)
     return BenchmarkResult(
@@ -322,6 +342,7 @@ def _result(
         intervals,
         groups or {},
         {tar_name(far): point.threshold for far, point in points.items() if math.isfinite(point.threshold)},
+        gaps,
     )
 
 

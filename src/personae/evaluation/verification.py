@@ -19,7 +19,7 @@ from personae.evaluation.comparisons import (
     from_within,
     listed,
 )
-from personae.evaluation.pairs import Pairs, sample_pairs
+from personae.evaluation.pairs import Folds, Pairs, in_folds, sample_pairs
 
 __all__ = [
     "Comparisons",
@@ -61,20 +61,22 @@ class OperatingPoint:
     tar: float
 
 
-def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: int = 10) -> TenFold:
+def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: Folds = 10) -> TenFold:
     """Accuracy on each fold, with the threshold that is best on the others.
 
     The field's protocol: squared Euclidean distances of vectors of length one, thresholds 0, 0.01 .. 3.99, "same" when
-    the distance is strictly below, unshuffled folds of neighbouring pairs (the first ones longer by one where the
-    number does not divide), and the lowest of equally good thresholds.
+    the distance is strictly below, unshuffled folds of neighbouring pairs (`in_folds`), and the lowest of equally
+    good thresholds.
     """
-    if not 2 <= folds <= len(same):
-        raise DataError(f"{len(same)} pairs cannot be divided into {folds} folds: take 2 folds or more, and more pairs")
-    parts = np.array_split(right_at_thresholds(left, right, same), folds)
+    parts = in_folds(right_at_thresholds(left, right, same), folds)
+    if len(parts) < 2 or not all(len(part) for part in parts):
+        raise DataError(
+            f"{len(same)} pairs cannot be divided into {len(parts)} folds: take 2 folds or more, and more pairs"
+        )
     # Counts, not rates: they compare exactly, so "the first best" never depends on rounding.
     counts = np.stack([part.sum(axis=0) for part in parts])
     best = (counts.sum(axis=0) - counts).argmax(axis=1)
-    accuracies = counts[np.arange(folds), best] / [len(part) for part in parts]
+    accuracies = counts[np.arange(len(parts)), best] / [len(part) for part in parts]
     return TenFold(float(accuracies.mean()), float(accuracies.std()), tuple(THRESHOLDS[best].tolist()))
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
 from personae.data import FaceSet, PairSet, open_faces, read_group_pairs, read_pairs
+from personae.data.decoding import Handling
 from personae.data.ijb import IjbMeta, open_ijb
 from personae.data.ijb import Roster as IjbRoster
 from personae.data.megaface import open_megaface
@@ -26,6 +27,7 @@ from personae.evaluation.protocols import (
     Benchmark,
     DistractorBenchmark,
     EvaluationProtocol,
+    Gaps,
     GroupBenchmark,
     PairBenchmark,
     TemplateBenchmark,
@@ -37,7 +39,7 @@ from personae.experiment.personal import personal_weights
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import SUFFIX, load_onnx
-from personae.progress import Progress, silent
+from personae.progress import Notify, Progress, silent, unheard
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,10 @@ class Setting:
     resamples: int = 0
     seed: int = 0
     progress: Progress = silent
+    notify: Notify = unheard
     cache: Path | None = None
+    handling: Handling = field(default_factory=Handling)
+    """Of images that are not aligned faces, or that cannot be used."""
 
 
 def open_protocol(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
@@ -150,31 +155,50 @@ def _open_faces(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
         width=setting.width,
         cache=setting.cache,
         progress=setting.progress,
+        notify=setting.notify,
         layout=layout,
+        **setting.handling,
     )
     fars = setting.fars or FARS
     samples = faces.samples()
     if groups := read_group_pairs(path, faces) if path.is_dir() else None:
         of_groups = {group: _pairs(given) for group, given in groups.items()}
-        return GroupBenchmark(name, samples, of_groups, fars, setting.resamples)
+        return GroupBenchmark(name, samples, of_groups, fars, setting.resamples, _gaps(faces, *groups.values()))
     if canonical(name) == "rfw":
         raise DataError(f"{path}: no txts/GROUP/GROUP_pairs.txt in it; give the folder that has data and txts")
-    given = read_pairs(path, faces, layout)
-    if given is not None and given.alone:
-        return PairBenchmark(name, samples, _pairs(given), fars, given.named, setting.resamples)
-    pairs = _drawn(faces, setting.seed) if given is None else _pairs(given)
-    return Benchmark(name, samples, fars, pairs, setting.resamples)
+    given = read_pairs(path, faces, layout, incomplete=setting.handling.get("skip_unreadable", False))
+    if given is None:
+        return Benchmark(name, samples, fars, _drawn(faces, setting.seed), setting.resamples, _gaps(faces))
+    gaps = _gaps(faces, given)
+    if given.alone:
+        return PairBenchmark(name, samples, _pairs(given), fars, given.named, setting.resamples, gaps)
+    return Benchmark(name, samples, fars, _pairs(given), setting.resamples, gaps)
+
+
+def _gaps(faces: FaceSet, *pairs: PairSet) -> Gaps:
+    return Gaps(faces.unreadable, sum(each.left_out for each in pairs), faces.plain)
+
+
+def _as_they_are(name: str, setting: Setting) -> bool:
+    """Whether images may have any size; of a benchmark that is read image by image, nothing else can be handled."""
+    others = [option for option, value in setting.handling.items() if value and option != "as_they_are"]
+    if others:
+        raise ConfigError(
+            f"{name}: its images are read one by one, as they are listed; it does not go with --align, --missed or"
+            " --skip-unreadable"
+        )
+    return setting.handling.get("as_they_are", False)
 
 
 def _open_templates(which: str, name: str, path: Path, setting: Setting) -> EvaluationProtocol:
-    found = open_ijb(path, which, setting.height, setting.width)
+    found = open_ijb(path, which, setting.height, setting.width, as_they_are=_as_they_are(name, setting))
     splits = tuple(_split(torch.from_numpy(rows), meta) for rows, meta in found.splits)
     fars = setting.fars or TEMPLATE_FARS
     return TemplateBenchmark(name, found.samples, splits, fars, resamples=setting.resamples)
 
 
 def _open_distractors(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
-    found = open_megaface(path, setting.height, setting.width)
+    found = open_megaface(path, setting.height, setting.width, as_they_are=_as_they_are(name, setting))
     distractors = found.distractors if found.vectors is None else torch.from_numpy(found.vectors)
     assert distractors is not None
     fprs = setting.fars or DISTRACTOR_FPRS

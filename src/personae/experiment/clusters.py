@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from torch import Tensor
 from personae.core.embedder import embed
 from personae.core.rng import generator
 from personae.data import FaceSet, open_faces
+from personae.data.decoding import Handling
 from personae.data.readers.folders import is_flat
 from personae.errors import ConfigError
 from personae.experiment.assess import Model
 from personae.experiment.explain import explain
 from personae.files import replacing, write_text
 from personae.parts.clustering import METHODS, NOBODY, Method, agreement, large_enough
-from personae.progress import Progress, silent
+from personae.progress import Notify, Progress, silent, unheard
 from personae.report.contact_sheet import draw_clusters
 
 LABELS, SUMMARY, SHEET = "labels.csv", "clusters.json", "clusters.png"
@@ -118,9 +119,10 @@ def cluster_faces(
     min_images: int = 2,
     *,
     seed: int = 0,
-    skip_unreadable: bool = False,
     unlabelled: bool = False,
     progress: Progress = silent,
+    notify: Notify = unheard,
+    **handling: Unpack[Handling],
 ) -> Clusters:
     """Embed the faces under the model and divide them; what identities they have is only used to judge.
 
@@ -131,8 +133,9 @@ def cluster_faces(
         height=model.height,
         width=model.width,
         progress=progress,
-        skip_unreadable=skip_unreadable,
+        notify=notify,
         unlabelled=unlabelled or is_flat(Path(faces_at).expanduser()),
+        **handling,
     )
     if not faces.identities and "path" in faces.columns:
         faces = faces.select(np.argsort(faces.columns["path"], kind="stable"))  # as one looks for them in the table

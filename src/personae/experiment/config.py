@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from personae.core.selection import Everybody, Selection
 from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Side, Stage, predecessors
 from personae.data import PartitionPlan
+from personae.data.decoding import Crop, Handling, Missed
 from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
@@ -49,9 +50,11 @@ class Source(_Section):
     domain: str = next(iter(DOMAINS))  # synthetic: whose people, captured how
     seed: int | None = None  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
-    skip_unreadable: bool = False  # files: leave images that cannot be decoded out
+    skip_unreadable: bool = False  # files: leave images that cannot be used out
     unlabelled: bool = False  # nobody says who is on the images; labels that are there all the same are not used
-    crop: Literal["haar"] | None = None  # files: cut the face out of each photograph, with the extra `align`
+    crop: Crop | None = None  # files: cut the face out of each photograph, with the extra `align`
+    missed: Missed | None = None  # with crop: what becomes of photographs in which no face is found
+    as_they_are: bool = False  # files: take images that cannot be aligned faces by their sizes
     parts: dict[str, "Source"] | None = None
 
     def all_parts(self) -> dict[str, "Source"]:
@@ -67,7 +70,7 @@ class Source(_Section):
                 raise ValueError("parts are two sources or more, and go with nothing else")
             return self
         if self.source == SYNTHETIC:
-            wrong = given & {"min_images", "skip_unreadable", "crop"}
+            wrong = given & {"min_images", "skip_unreadable", "crop", "missed", "as_they_are"}
             if self.identities is None:
                 raise ValueError("synthetic faces need the number of identities")
         else:
@@ -78,7 +81,19 @@ class Source(_Section):
             files = "unlabelled faces from files" if self.unlabelled else "faces from files"
             kind = "synthetic faces" if self.source == SYNTHETIC else files
             raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}; leave it out")
+        if self.missed and not self.crop:
+            raise ValueError("missed goes with crop, which looks for faces")
         return self
+
+    def handled(self, handling: Handling) -> "Source":
+        """The same faces from files, their images handled so where that says anything."""
+        if self.parts is not None:
+            return self.model_copy(
+                update={"parts": {name: part.handled(handling) for name, part in self.parts.items()}}
+            )
+        if self.source == SYNTHETIC:
+            return self
+        return self.model_copy(update={option: value for option, value in handling.items() if value})
 
 
 class Data(_Section):
@@ -157,6 +172,11 @@ class Experiment(_Section):
         if not self.stages:
             raise ValueError("an experiment needs at least one of [[stages]]")
         return self
+
+    def handled(self, handling: Handling) -> Self:
+        """The same experiment with the images of all its files handled so."""
+        sources = {role: source.handled(handling) for role, source in self.data if isinstance(source, Source)}
+        return self.model_copy(update={"data": self.data.model_copy(update=sources)})
 
     @property
     def recipe(self) -> Recipe:

@@ -5,17 +5,19 @@ import io
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from PIL import Image
 
 from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
+from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
-from personae.progress import Progress, silent
+from personae.progress import Notify, Progress, silent, unheard
 from personae.runtime.federation import ClientFaces
 
 _OWN = "own"
@@ -49,8 +51,10 @@ def own_faces(
     experiment: Experiment,
     cache: Path | None = None,
     progress: Progress = silent,
+    notify: Notify = unheard,
     *,
     unlabelled: bool = False,
+    **handling: Unpack[Handling],
 ) -> OwnFaces:
     """The faces at `path`. They say themselves what they are for (a column `split`), or are divided as planned.
 
@@ -60,7 +64,14 @@ def own_faces(
         require_labels(experiment.recipe, {False: str(path)})
     network = experiment.network
     faces = open_faces(
-        path, height=network.height, width=network.width, cache=cache, progress=progress, unlabelled=unlabelled
+        path,
+        height=network.height,
+        width=network.width,
+        cache=cache,
+        progress=progress,
+        notify=notify,
+        unlabelled=unlabelled,
+        **handling,
     )
     labelled = experiment.partition.source if unlabelled else ""
     if "split" in faces.columns:

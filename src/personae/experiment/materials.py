@@ -17,7 +17,7 @@ from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import SYNTHETIC, Experiment, Source
-from personae.progress import Progress, silent
+from personae.progress import Notify, Progress, silent, unheard
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Materials:
     workers: int = 1
     progress: Progress = silent
     cache: Path | None = None
+    notify: Notify = unheard
 
     @cached_property
     def public(self) -> FaceSet | None:
@@ -117,9 +118,12 @@ class Materials:
                 width=network.width,
                 cache=self.cache,
                 progress=self.progress,
+                notify=self.notify,
                 skip_unreadable=source.skip_unreadable,
                 crop=source.crop,
                 unlabelled=source.unlabelled,
+                missed=source.missed,
+                as_they_are=source.as_they_are,
             )
             if source.unlabelled:
                 return faces

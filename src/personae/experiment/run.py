@@ -100,7 +100,7 @@ def conduct(
     else:
         run = RunDirectory.create(out, config, recipe, environment(device, workers, speed))
     try:
-        materials = Materials(experiment, workers, progress, cache)
+        materials = Materials(experiment, workers, progress, cache, notify)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
         federation = federation_of(materials, out, speed, public)
         checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)

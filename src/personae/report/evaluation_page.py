@@ -1,9 +1,10 @@
 """The page of an evaluation: the figures of a model on each benchmark, with ROC and DET curves."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
-from personae.evaluation.protocols import BenchmarkResult
+from personae.evaluation.protocols import BenchmarkResult, Gaps
 from personae.evaluation.suite import Evaluation
 from personae.files import write_text
 from personae.report.figures import figure
@@ -41,7 +42,7 @@ def metric_names(metrics: Mapping[str, float]) -> list[str]:
 
 
 def figure_rows(evaluation: Evaluation) -> list[list[str]]:
-    """A line a metric, with a cell for each benchmark; last, how many pairs the rates are of."""
+    """A line a metric, with a cell for each benchmark; last, how many pairs the rates are of, and what is missing."""
     results = evaluation.results.values()
     names = metric_names(dict.fromkeys(evaluation.metrics, 0.0))
     rows = [[name, *(figure_text(result, name) for result in results)] for name in names]
@@ -52,6 +53,11 @@ def figure_rows(evaluation: Evaluation) -> list[list[str]]:
     rows += [
         [title, *(f"{getattr(result, field):,}" for result in results)]
         for title, field in (("pairs of one person", "genuine_pairs"), ("pairs of two persons", "impostor_pairs"))
+    ]
+    rows += [
+        [gap.name.replace("_", " "), *(f"{getattr(result.gaps, gap.name):,}" for result in results)]
+        for gap in fields(Gaps)
+        if any(getattr(result.gaps, gap.name) for result in results)
     ]
     return rows
 

@@ -99,10 +99,17 @@ def list_images(root: Path, pairs: Sequence[ListedPair], identity: Callable[[Pur
     """The images that occur in pairs, each once; where identities are not known, every image is one."""
     paths = tuple(dict.fromkeys(chain.from_iterable((pair.left, pair.right) for pair in pairs)))
     known = identities_known(pairs, identity)
-    stamps = [stamp_below(root, path, f"{root}, list of pairs") for path in paths]
+    stamps = [_stamp(root, path) for path in paths]
     labels = tuple((identity(PurePosixPath(path)) if known else None) or path for path in paths)
     stamp, opened = repr((paths, stamps)), files_below(root, paths)
     return Listing(source=root, paths=paths, labels=labels, stamp=stamp, opened=opened)
+
+
+def _stamp(root: Path, path: str) -> tuple[int, int]:
+    """A file that is not there is told with the images that cannot be used: its face may not have been found."""
+    if not (root / path).exists():
+        return 0, 0
+    return stamp_below(root, path, f"{root}, list of pairs")
 
 
 def read_lines(file: Path) -> list[tuple[str, list[str]]]:
@@ -239,7 +246,7 @@ def _located(root: Path, layout: Layout, pairs: list[ListedPair]) -> list[Listed
     if not pairs:
         return pairs
     for folder in layout.folders:
-        if (root / folder / pairs[0].left).is_file():
+        if any((root / folder / pair.left).is_file() for pair in pairs):
             inside = partial(_joined, folder, where=str(root / layout.file))
             return [ListedPair(inside(left), inside(right), same) for left, right, same in pairs]
     where = " or ".join(folder or "the folder itself" for folder in layout.folders)
