@@ -24,7 +24,10 @@ from personae.commands.options import (
     Mirror,
     Missed,
     Model,
+    OwnData,
+    Personal,
     RawPixels,
+    RunName,
     Settings,
     SkipUnreadable,
     StageName,
@@ -200,6 +203,9 @@ def evaluate(
     size: ImageSize = 112,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     client: ClientName = None,
+    of_run: RunName = None,
+    personal: Personal = False,
+    own_data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
     resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
@@ -220,7 +226,19 @@ def evaluate(
     handling = handling_of(skip_unreadable, align, missed, as_they_are)
     given = network_of(backbone, embedding, size)
     loaded = load_model(
-        model, stage, given, client=client, mirror=mirror, raw=raw_pixels, size=size, device=device, progress=meter
+        model,
+        stage,
+        given,
+        client=client,
+        run=of_run,
+        personal=personal,
+        data=own_data,
+        mirror=mirror,
+        raw=raw_pixels,
+        size=size,
+        device=device,
+        progress=meter,
+        notify=notify,
     )
     protocols = protocols_of(on, loaded, far, resamples, handling)
     cache = default_cache() / "embeddings" if use_cache else None
@@ -271,7 +289,7 @@ def cluster(
     options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
     way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
-    loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device)
+    loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device, notify=notify)
     handling = handling_of(skip_unreadable, align, missed, as_they_are)
     found = cluster_faces(
         loaded, on, way, min_images, seed=seed, unlabelled=unlabelled, progress=meter, notify=notify, **handling

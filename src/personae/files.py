@@ -33,6 +33,21 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def together(*paths: Path) -> Iterator[tuple[Path, ...]]:
+    """Files of one folder that appear together: give paths of the same names in a folder that nobody looks into.
+
+    On success all are brought to their places, the first of them last; on failure nothing of them is left.
+    """
+    with tempfile.TemporaryDirectory(dir=paths[0].parent, prefix=f".{paths[0].name}.") as folder:
+        made = tuple(Path(folder) / path.name for path in paths)
+        yield made
+        settle(made)
+        for temporary, path in reversed(list(zip(made, paths, strict=True))):
+            temporary.replace(path)
+        _sync(paths[0].parent)
+
+
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content)

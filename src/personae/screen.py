@@ -73,9 +73,9 @@ def recipes(summaries: Mapping[str, str], as_json: bool) -> None:
     _line("personae run RECIPE runs one; personae init RECIPE writes it as a file of your own, to edit")
 
 
-def written_experiment(path: Path) -> None:
+def written_experiment(path: Path, command: str) -> None:
     """Where an experiment file is, and how it runs."""
-    _line(f"{path}: edit it, then: personae run {path}")
+    _line(f"{path}: edit it, then: personae {command} {path}")
 
 
 def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None:

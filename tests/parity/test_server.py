@@ -124,9 +124,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     for name in names[:-1]:  # the last one is new: it is judged and keeps nothing
         (kept,) = (tmp_path / "homes" / name / "runs").iterdir()
         assert kept.name == Plan.read(out).job.run
-        assert files(kept) == {
-            f"{name}/{path}": content for path, content in files(tmp_path / "alone" / "private" / name).items()
-        }
+        assert files(kept / name) == files(tmp_path / "alone" / "private" / name)
 
 
 def personal(out: Path) -> list[dict[str, Any]]:

@@ -154,7 +154,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("firewall", value={"norm_multiple": 0.5}), "norm_multiple"),
         (set_at("seed", value=[1]), "seed"),
         (set_at("sed", value=1), r"sed: there is no such key; did you mean seed\?"),
-        (lambda raw: raw.pop("data"), "data: this is missing"),
+        (lambda raw: raw.pop("stages"), "stages: this is missing"),
         (lambda raw: raw["stages"].append(raw["stages"][0]), "two stages are called federate"),
     ],
 )

@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner, Result
 
+from personae.cli import app
 from personae.data import Split
 from personae.deployment import gate as gates
 from personae.deployment import processes
@@ -295,6 +297,34 @@ def test_the_app_of_a_run_holds_its_job_and_asks_for_nothing_to_be_installed(tmp
     write_app(tmp_path / "app", awkward, tmp_path)
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     assert Job.parse(project["tool"]["flwr"]["app"]["config"]["job"]) == awkward
+
+
+def test_where_nothing_is_yet_a_resumed_server_begins(tmp_path: Path) -> None:
+    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=True)
+    begun = Plan.read(tmp_path / "out").job.run
+    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=True)
+    assert Plan.read(tmp_path / "out").job.run == begun
+
+
+def test_only_a_server_does_without_private_faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path / "certs", (), ["ann", "bob"])
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, [words[0], "deploy/offices", *words[1:]])
+
+    for words in (("run",), ("run", "--dry-run"), ("deal",)):
+        error = call(*words).exception
+        assert isinstance(error, ConfigError)
+        assert str(error).startswith("data.private is missing: say in [data.private] which faces")
+    assert {path.name for path in tmp_path.iterdir()} == {"certs"}
+    for _ in range(2):
+        served = call("serve", "--certs", "certs/server", "--app-only", "--out", "out", "--resume")
+        assert served.exit_code == 0, served.exception
+    plan = Plan.read(tmp_path / "out")
+    assert plan.clients == ("ann", "bob")
+    assert plan.job.parsed().resolved() == load_experiment("deploy/offices").resolved()
+    assert CliRunner().invoke(app, ["report", "out"]).exit_code == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ faces

@@ -26,7 +26,7 @@ from personae.data.align import similarity, template, warp
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import evaluate
-from personae.experiment.assess import load_model, load_state
+from personae.experiment.assess import Model, load_model, load_state
 from personae.experiment.config import load_experiment, parse_experiment
 from personae.experiment.materials import Materials
 from personae.experiment.run import federation_of, run_experiment
@@ -337,6 +337,26 @@ def test_exports_that_cannot_be(tmp_path: Path, run: Path) -> None:
     page = (tmp_path / "y.card.md").read_text()
     assert "Not known here: the weights came as a file." in page
     assert "None were measured." in page
+
+
+def test_model_and_card_appear_together_or_not_at_all(tmp_path: Path, run: Path) -> None:
+    def unreadable(model: Model) -> list[Benchmark]:
+        assert model.height == 32
+        raise DataError("these faces cannot be read")
+
+    for suffix in (".safetensors", ".onnx"):
+        with pytest.raises(DataError, match="these faces cannot be read"):
+            export_model(run, tmp_path / f"x{suffix}", on=unreadable)
+        assert not list(tmp_path.iterdir())
+    export_model(run, tmp_path / "x.safetensors", stage="federate", judge=False)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"x.safetensors", "x.card.md", "x.card.json"}
+    with pytest.raises(DataError):
+        export_model(run, tmp_path / "x.safetensors", stage="pretrain", on=unreadable)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(ConfigError, match=r"folder.onnx: is a folder"):
+        export_model(run, tmp_path / "folder.onnx")
 
 
 def test_an_experiment_may_begin_with_what_was_exported(tmp_path: Path, run: Path, cache: Path) -> None:

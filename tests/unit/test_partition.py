@@ -211,7 +211,6 @@ def test_small_identities_are_left_out_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"by": "equal"}, "by 'equal' needs the number of `clients`"),
         ({"clients": 0}, "`clients` must be at least 1"),
         ({"clients": 4, "shared": 1.5}, "`shared` is a share"),
         ({"clients": 4, "shared": 0.5, "holders": 1}, "`holders` must be at least 2"),
@@ -244,6 +243,7 @@ def test_options_that_make_no_sense_are_refused_at_once(options: dict[str, objec
             DataError,
             "faces: 4 identities with at least 2 images are too few for 5 clients; ask",
         ),
+        ({"by": "equal"}, ConfigError, "by 'equal' needs the number of `clients`"),
         ({"clients": 4, "new_clients": 4}, ConfigError, "`new_clients` is 4 of 4 clients; some must train"),
         ({"clients": 4, "shared": 0.5, "holders": 3}, DataError, "2 identities are to be shared by 3 clients each"),
         ({"by": "domain", "source": "webb"}, ConfigError, "no domain is called 'webb'; did you mean 'web'?"),

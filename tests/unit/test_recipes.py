@@ -42,7 +42,7 @@ def test_every_recipe_is_listed_with_a_line_of_its_own(personae: Personae) -> No
 def test_a_written_recipe_is_the_same_experiment_with_its_comments(name: str, personae: Personae) -> None:
     ended = personae("init", name)
     path = Path(f"{name.replace('/', '-')}.toml")
-    assert f"personae run {path}" in ended.stdout
+    assert f"personae {'serve' if name.startswith('deploy/') else 'run'} {path}" in ended.stdout
     assert path.read_text() == recipes()[name].read_text()
     assert load_experiment(path).resolved() == load_experiment(name).resolved()
 

@@ -51,14 +51,21 @@ Unlabelled = Annotated[
     bool, typer.Option("--unlabelled", help="Nobody says who is on these faces; names of folders are not read.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Model = Annotated[Path, typer.Argument(help="A run, a weights file (.safetensors, .pth), or .onnx.")]
-StageName = Annotated[str | None, typer.Option(help="Of a run: which stage's model.")]
+Model = Annotated[Path, typer.Argument(help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")]
+StageName = Annotated[str | None, typer.Option(help="Of a run or a home: which stage's model.")]
 BackboneName = Annotated[
     str | None, typer.Option(help=f"Of a weights file: the network, if unknown ({', '.join(NETWORKS)}).")
 ]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
 ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
+RunName = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Of a home: which run; the newest by default.")
+]
+Personal = Annotated[bool, typer.Option("--personal", help="Of a home: this client's own model, not the shared one.")]
+OwnData = Annotated[
+    Path | None, typer.Option("--data", metavar="FACES", help="Of a home: where this client's faces are now.")
+]
 Mirror = Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")]
 RawPixels = Annotated[bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")]
 Settings = Annotated[

@@ -8,6 +8,7 @@ import typer
 from personae import screen
 from personae.commands.options import AsJson, recipe_names
 from personae.experiment import recipes
+from personae.experiment.config import load_experiment
 
 app = typer.Typer()
 
@@ -26,4 +27,4 @@ def init(
     """Write a recipe as an experiment file of your own, to edit."""
     path = to or Path(f"{name.replace('/', '-')}.toml")
     recipes.write_recipe(name, path)
-    screen.written_experiment(path)
+    screen.written_experiment(path, "run" if load_experiment(path).data.private else "serve")

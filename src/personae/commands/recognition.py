@@ -19,7 +19,10 @@ from personae.commands.options import (
     ImageSize,
     Mirror,
     Missed,
+    OwnData,
+    Personal,
     RawPixels,
+    RunName,
     SkipUnreadable,
     StageName,
     handling_of,
@@ -42,7 +45,9 @@ from personae.recognition.threshold import Threshold, by_hand, threshold_at
 app = typer.Typer()
 
 
-UsedModel = Annotated[Path, typer.Option("--model", help="A run, a weights file (.safetensors, .pth), or .onnx.")]
+UsedModel = Annotated[
+    Path, typer.Option("--model", help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")
+]
 GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="Who is known; a file of its own.")]
 AtFar = Annotated[
     float | None, typer.Option("--far", min=0, max=1, help="Accept at this false accept rate of an evaluation.")
@@ -56,10 +61,15 @@ ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help
 
 @app.command(name="export")
 def export_a_model(
-    source: Annotated[Path, typer.Argument(metavar="RUN|WEIGHTS", help="A run, or a weights file.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|HOME|WEIGHTS", help="A run, a client's home, or a weights file.")
+    ],
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A .safetensors or .onnx file.")],
     stage: StageName = None,
     client: ClientName = None,
+    run: RunName = None,
+    personal: Personal = False,
+    data: OwnData = None,
     backbone: BackboneName = None,
     embedding: EmbeddingSize = 512,
     size: ImageSize = 112,
@@ -87,6 +97,9 @@ def export_a_model(
         to,
         stage=stage,
         client=client,
+        run=run,
+        personal=personal,
+        data=data,
         network=network_of(backbone, embedding, size),
         raw=raw_pixels,
         unit=unit,
@@ -97,6 +110,7 @@ def export_a_model(
         resamples=resamples,
         cache=default_cache() / "embeddings",
         progress=meter,
+        notify=notify,
     )
     screen.exported(exported, as_json)
 
@@ -116,12 +130,15 @@ def enroll(
     threshold: ByHand = None,
     stage: StageName = None,
     client: ClientName = None,
+    run: RunName = None,
+    personal: Personal = False,
+    data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
     """Make people known: keep the vectors of their faces in a gallery, with the threshold to accept from."""
-    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     people = (
         [(name, read_person(faces, loaded, align=align))]
@@ -148,12 +165,15 @@ def verify(
     threshold: ByHand = None,
     stage: StageName = None,
     client: ClientName = None,
+    run: RunName = None,
+    personal: Personal = False,
+    data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
     """Are two images of one person, or B of the enrolled person A? Ends with 0 if so, and with 7 if not."""
-    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with _opened(gallery) as known:
         used = Recogniser(loaded, _stated(chosen, known), known)
@@ -174,12 +194,15 @@ def identify(
     threshold: ByHand = None,
     stage: StageName = None,
     client: ClientName = None,
+    run: RunName = None,
+    personal: Personal = False,
+    data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
     """Who of the enrolled is it? Ends with 0 if every image is of somebody known, and with 7 if one is not."""
-    loaded = load_model(model, stage, client=client, mirror=mirror, raw=raw_pixels, progress=meter)
+    loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with Gallery.open(gallery) as known:
         used = Recogniser(loaded, _stated(chosen, known), known)
@@ -206,6 +229,30 @@ def remove_person(
     """Erase a person: the file is rewritten, so that nothing of them is left in it."""
     with Gallery.open(gallery) as known:
         notify(f"{name}: {known.remove(name)} faces erased from {gallery}; copies of the file still have them")
+
+
+def _loaded(
+    model: Path,
+    stage: str | None,
+    client: str | None,
+    run: str | None,
+    personal: bool,
+    data: Path | None,
+    mirror: bool,
+    raw: bool,
+) -> LoadedModel:
+    return load_model(
+        model,
+        stage,
+        client=client,
+        run=run,
+        personal=personal,
+        data=data,
+        mirror=mirror,
+        raw=raw,
+        progress=meter,
+        notify=notify,
+    )
 
 
 def _threshold(

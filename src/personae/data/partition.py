@@ -57,7 +57,6 @@ class PartitionPlan:
 
     def __post_init__(self) -> None:
         for wrong, complaint in (
-            (self.by in _COUNTED and self.clients is None, f"by {self.by!r} needs the number of `clients`"),
             (self.clients is not None and self.clients < 1, "`clients` must be at least 1"),
             (not 0 <= self.shared <= 1, "`shared` is a share of the identities, from 0 to 1"),
             (self.shared > 0 and self.by not in _COUNTED, f"`shared` goes with {', '.join(_COUNTED)} only"),
@@ -82,6 +81,8 @@ class PartitionPlan:
 
     def apply(self, faces: FaceSet, seed: int) -> Partition:
         """The same faces and seed give the same partition, in whatever order the faces are listed."""
+        if self.by in _COUNTED and self.clients is None:  # over a network nothing is dealt, and nobody has to say it
+            raise ConfigError(f"partition: by {self.by!r} needs the number of `clients`")
         entropy = hashlib.sha256(f"{seed}/partition".encode()).digest()
         rng = np.random.Generator(np.random.PCG64(int.from_bytes(entropy, "little")))
         order = _canonical_order(faces)

@@ -5,12 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from personae.core.problem import Problem
 from personae.deployment.job import Job
 from personae.runtime import frames
 from personae.runtime.host import ClientHost
 from personae.runtime.problems import ProblemLog
-from personae.runtime.transport import Request
 
 LARGEST = 1 << 40  # a length beyond this is no length
 
@@ -50,28 +48,22 @@ class Desk:
     def _answer(self, text: str, content: bytes) -> bytes:
         try:
             if self._at_work is None or text != self._text:
-                self._at_work, self._text = _AtWork(Job.parse(text), self._open, self._problems), text
+                self._at_work, self._text = _AtWork(Job.parse(text), self._open), text
             return self._at_work.answer(content, self._notify)
         except Exception as error:  # a desk outlives whatever one request does to it
             return frames.of_trouble(self._problems.report("a request", error))
 
 
 class _AtWork:
-    def __init__(self, job: Job, open_host: Open, problems: ProblemLog) -> None:
-        self._job, self._coding, self._problems = job, job.coder(), problems
+    def __init__(self, job: Job, open_host: Open) -> None:
+        self._job, self._coding = job, job.coder()
         self._host = open_host(job)
 
     def answer(self, content: bytes, notify: Callable[[str], None]) -> bytes:
         host, coding = self._host, self._coding
         request = frames.to_request(content, host.federation, host.backbone.layout, coding)
         notify(str(request))
-        return self._allowed(host.answer(request, coding), request)
-
-    def _allowed(self, answer: bytes, request: Request) -> bytes:
-        if len(answer) <= self._job.max_bytes:
-            return answer
-        error = ValueError(f"the answer holds {len(answer):,} bytes, and the server takes {self._job.max_bytes:,}")
-        return frames.of_trouble(self._problems.report(str(request), error, Problem.TOO_LARGE))
+        return host.answer(request, coding, self._job.max_bytes)
 
 
 def _read(stream: IO[bytes]) -> bytes:

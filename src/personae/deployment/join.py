@@ -16,21 +16,21 @@ from typing import IO
 
 import torch
 
+from personae.core.acceleration import Acceleration
 from personae.data.decoding import Handling
 from personae.deployment.certs import needed, public_key
 from personae.deployment.desk import Desk
 from personae.deployment.gate import KEY, KNOWN
 from personae.deployment.job import Job
+from personae.deployment.own_host import OwnHost
 from personae.deployment.processes import free_port, program, start, stop
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import SYNTHETIC, Experiment, Source
-from personae.experiment.faces import own_faces
-from personae.experiment.materials import Materials
-from personae.experiment.run import judge
+from personae.experiment.config import Experiment
+from personae.experiment.faces import own_faces, public_faces, public_source
+from personae.experiment.home import RUNS, OwnRun, now
+from personae.experiment.rundir import environment
 from personae.privacy.disclosure import leaves, warning
 from personae.progress import Progress, silent, unheard
-from personae.runtime.federation import Federation
-from personae.runtime.host import ClientHost
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
 
@@ -56,44 +56,40 @@ class Member:
     def problems(self) -> ProblemLog:
         return ProblemLog(self.home / PROBLEMS, self.notify)
 
-    def host(self, job: Job) -> ClientHost:
+    def host(self, job: Job) -> OwnHost:
         """All that a run needs here, opened."""
         experiment = job.parsed()
         self._tell(experiment)
-        federation = Federation(
-            seed=experiment.seed,
-            recipe=experiment.recipe,
-            network=experiment.network,
-            holdings=own_faces(
-                self.data,
-                experiment,
-                self.cache,
-                self.progress,
-                self.notify,
-                unlabelled=self.unlabelled,
-                **self.handling,
-            ),
-            private=self.home / "runs" / job.run,
-            judge=partial(judge, options=experiment.evaluation),
-            mirror=experiment.evaluation.mirror,
-            source=experiment.partition.source or None,
-            public=self._public(experiment),
+        faces = own_faces(
+            self.data,
+            experiment,
+            self.cache,
+            self.progress,
+            self.notify,
+            unlabelled=self.unlabelled,
+            **self.handling,
         )
-        return ClientHost(federation, self.device, problems=self.problems)
+        own = OwnRun(
+            folder=self.home / RUNS / job.run,
+            told=job.experiment,
+            data=str(self.data.absolute()),
+            unlabelled=self.unlabelled,
+            handling=self.handling,
+            faces=faces.held.faces.fingerprint,
+            public=str(self.public.absolute()) if self.public else None,
+            begun=now(),
+            environment=environment(self.device, 0, Acceleration()),
+        )
+        own.write()
+        federation = own.federation(faces, self._public(experiment))
+        return OwnHost(own, federation, self.device, problems=self.problems)
 
     def _public(self, experiment: Experiment) -> SharedFaces | None:
-        source = experiment.data.public
-        if source is None or (source.source != SYNTHETIC and self.public is None) or source.parts is not None:
+        source = public_source(experiment, self.public, self.handling)
+        if source is None:
             return None
-        if self.public is not None:
-            limits = source.model_dump(include=source.model_fields_set - {"source"})
-            source = Source.model_validate(limits | {"source": str(self.public)}).handled(self.handling)
-        data = experiment.data.model_copy(update={"public": source})
-        materials = Materials(
-            experiment.model_copy(update={"data": data}), progress=self.progress, cache=self.cache, notify=self.notify
-        )
-        assert materials.public is not None
-        shared = SharedFaces(materials.public.samples(), self.home / "public")
+        faces = public_faces(experiment, source, self.cache, self.progress, self.notify)
+        shared = SharedFaces(faces.samples(), self.home / "public")
         shared.clear()
         return shared
 

@@ -51,6 +51,10 @@ class Plan:
         return cls(clients=tuple(clients), job=job, conditions=conditions)
 
     @classmethod
+    def is_in(cls, out: Path) -> bool:
+        return _file(out).is_file()
+
+    @classmethod
     def read(cls, out: Path) -> Self:
         path = _file(out)
         try:

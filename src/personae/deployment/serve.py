@@ -36,9 +36,9 @@ Notify = Callable[[str], None]
 
 
 def prepare(experiment: Experiment, out: Path, clients: Sequence[str], conditions: Conditions, *, resume: bool) -> None:
-    """The folder of the run with its Flower app, new or as it was left."""
+    """The folder of the run with its Flower app, new or, with `resume`, as it was left; where nothing is, it is new."""
     config = experiment.resolved()
-    if resume:
+    if resume and Plan.is_in(out):
         RunDirectory.reopen(out, config).close()
         plan = Plan.read(out).resumed(clients, conditions)
     else:

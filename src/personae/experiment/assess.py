@@ -35,7 +35,8 @@ from personae.evaluation.protocols import (
 )
 from personae.evaluation.templates import Roster
 from personae.evaluation.verification import Pairs, sample_pairs
-from personae.experiment.personal import personal_weights
+from personae.experiment.home import is_home, own_run
+from personae.experiment.personal import own_weights, personal_weights
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import SUFFIX, load_onnx
@@ -59,25 +60,33 @@ def load_model(
     network: Network | None = None,
     *,
     client: str | None = None,
+    run: str | None = None,
+    personal: bool = False,
+    data: Path | None = None,
     mirror: bool = True,
     raw: bool = False,
     size: int = 112,
     device: str = "cpu",
     progress: Progress = silent,
+    notify: Callable[[str], None] = unheard,
 ) -> Model:
-    """Of a run's last finished stage (or the one named), of a weights file, or in ONNX.
+    """Of a run's last finished stage (or the one named), of a client's home, of a weights file, or in ONNX.
 
-    `client`: of a run, the personal model of this client instead of the global one. `mirror`: vectors are of an image
-    and its mirror image together. `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of which
-    size, where it does not say.
+    `client`: of a run, the personal model of this client instead of the global one. `run`, `personal`, `data`: of a
+    home, which run, whether it is this client's own model, and where its faces are now. `mirror`: vectors are of an
+    image and its mirror image together. `raw` and `size` are for ONNX: whether it wants pixels from 0 to 255, and of
+    which size, where it does not say.
     """
     model = Path(model)
     if model.suffix.lower() == SUFFIX and not model.is_dir():
         if stage is not None or network is not None or client is not None:
             raise ConfigError(f"{model}: a model in ONNX has neither --stage nor --backbone nor --client")
+        _require_no_home(model, run, personal, data)
         onnx = load_onnx(model, mirror=mirror, raw=raw, size=size)
         return Model(onnx, onnx.height, onnx.width, onnx.fingerprint)
-    network, state = load_state(model, stage, network, client=client, progress=progress)
+    network, state = load_state(
+        model, stage, network, client=client, run=run, personal=personal, data=data, progress=progress, notify=notify
+    )
     module = network.build()
     module.load_state_dict(state)
     embedder = BackboneEmbedder(Backbone(module, network.embedding, device), mirror)
@@ -90,21 +99,40 @@ def load_state(
     network: Network | None = None,
     *,
     client: str | None = None,
+    run: str | None = None,
+    personal: bool = False,
+    data: Path | None = None,
     progress: Progress = silent,
+    notify: Callable[[str], None] = unheard,
 ) -> tuple[Network, dict[str, Tensor]]:
-    """The network and its trained weights, of a run (or of one of its clients) or a weights file."""
+    """The network and its trained weights, of a run (or of one of its clients), a client's home or a weights file."""
+    if is_home(model):
+        if client is not None:
+            raise ConfigError(f"--client goes with a run, and {model} is the home of one client; use --personal")
+        own = own_run(model, run, notify)
+        chosen = own.last_stage(stage)
+        return own_weights(own, chosen, personal=own.personal(chosen, personal, notify), data=data, progress=progress)
+    _require_no_home(model, run, personal, data)
     if not model.is_dir():
         if stage is not None or client is not None:
             raise ConfigError(f"--stage and --client go with a run, and {model} is none")
         return load_weights(model, network)
     config = model / "config.json"
     if not config.is_file():
-        raise ConfigError(f"{model}: this folder is no run; give a run or a weights file")
+        raise ConfigError(
+            f"{model}: this folder is neither a run nor the home of a client that has been asked in one; "
+            "give such a folder or a weights file"
+        )
     chosen = finished_stage(model, stage)
     if client is not None:
         return personal_weights(model, client, chosen, progress=progress)
     network = TypeAdapter(Network).validate_python(json.loads(config.read_text())["network"])
     return load_weights(model / "models" / f"{chosen}.safetensors", network)
+
+
+def _require_no_home(model: Path, run: str | None, personal: bool, data: Path | None) -> None:
+    if run is not None or personal or data is not None:
+        raise ConfigError(f"--run, --personal and --data go with the home of a client, and {model} is none")
 
 
 def _digest(network: Network, state: Mapping[str, Tensor], mirror: bool) -> str:

@@ -100,7 +100,7 @@ class Data(_Section):
     """The faces of an experiment. The three sets should have no person in common."""
 
     public: Source | None = None  # the server may have these
-    private: Source  # divided among the clients
+    private: Source | None = None  # divided among the clients; over a network they have their own
     heldout: Source | None = None  # nobody trains on these
 
     @model_validator(mode="after")
@@ -160,8 +160,8 @@ class Experiment(_Section):
     seed: int = 0
     weights: str | None = None  # a file to start from instead of random weights
     threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
-    data: Data
-    partition: PartitionPlan
+    data: Data = Data()
+    partition: PartitionPlan = Field(default_factory=PartitionPlan)
     network: Network = Field(default_factory=Network)
     stages: tuple[StageSection, ...]
     evaluation: Evaluation = Evaluation()
@@ -178,14 +178,24 @@ class Experiment(_Section):
         sources = {role: source.handled(handling) for role, source in self.data if isinstance(source, Source)}
         return self.model_copy(update={"data": self.data.model_copy(update=sources)})
 
+    def require_private(self) -> Source:
+        """The faces to divide among clients that are all here."""
+        if self.data.private is None:
+            raise ConfigError(
+                "data.private is missing: say in [data.private] which faces are divided among the clients; only "
+                "personae serve does without, as its clients have their own"
+            )
+        return self.data.private
+
     @property
     def recipe(self) -> Recipe:
         return tuple(map(_stage, self.stages))
 
     @property
     def unlabelled(self) -> Unlabelled:
-        """The sides on which clients have no labels."""
-        parts = {name: part.unlabelled for name, part in self.data.private.all_parts().items()}
+        """The sides on which clients have no labels; of clients elsewhere, nothing is known."""
+        sources = self.data.private.all_parts() if self.data.private else {}
+        parts = {name: part.unlabelled for name, part in sources.items()}
         return unlabelled_sides(parts, self.partition)
 
     def resolved(self) -> dict[str, Any]:

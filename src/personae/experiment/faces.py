@@ -14,7 +14,7 @@ from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import Experiment
+from personae.experiment.config import SYNTHETIC, Experiment, Source
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
 from personae.progress import Notify, Progress, silent, unheard
@@ -88,6 +88,31 @@ def own_faces(
     )
     division = replace(alone.apply(faces, experiment.seed), clients=(_OWN,))
     return OwnFaces(PartitionedFaces(faces, division), labelled)
+
+
+def public_source(experiment: Experiment, copy: Path | None, handling: Handling) -> Source | None:
+    """The public faces as a client has them: its `copy`, or synthetic ones; None where it has none."""
+    source = experiment.data.public
+    if source is None or (source.source != SYNTHETIC and copy is None) or source.parts is not None:
+        return None
+    if copy is None:
+        return source
+    limits = source.model_dump(include=source.model_fields_set - {"source"})
+    return Source.model_validate(limits | {"source": str(copy)}).handled(handling)
+
+
+def public_faces(
+    experiment: Experiment,
+    source: Source,
+    cache: Path | None = None,
+    progress: Progress = silent,
+    notify: Notify = unheard,
+) -> FaceSet:
+    data = experiment.data.model_copy(update={"public": source})
+    with_these = experiment.model_copy(update={"data": data})
+    faces = Materials(with_these, progress=progress, cache=cache, notify=notify).public
+    assert faces is not None
+    return faces
 
 
 def deal(materials: Materials, folder: Path) -> list[Path]:

@@ -36,7 +36,7 @@ class Materials:
 
     @cached_property
     def private(self) -> FaceSet:
-        faces = self._open(self.experiment.data.private)
+        faces = self._open(self.experiment.require_private())
         assert faces is not None
         return faces
 

@@ -91,6 +91,7 @@ def conduct(
     `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
     it ended with is taken over to the bit, and only the last stage runs here.
     """
+    experiment.require_private()
     config, recipe = experiment.resolved(), experiment.recipe
     speed = acceleration or Acceleration()
     layout = Layout.of(experiment.network.layout(), channels_last=speed.channels_last)

@@ -58,19 +58,13 @@ LIMITS = (
 MADE_UP = "It was trained on synthetic faces alone: it shows how training works, and is of no use on photographs."
 
 
-def training(run: Run, experiment: Experiment, stage: str) -> dict[str, Any]:
-    """How a run came to the model of a stage; files are called by their names, without where they were."""
+def training(experiment: Experiment, stage: str, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run comes to the model of a stage; files are called by their names, without where they were."""
     recipe = {each.name: each for each in experiment.recipe}
-    lineage = list(_lineage(experiment, stage))
-    sources = experiment.data
-    given = {"public": sources.public, "private": sources.private, "heldout": sources.heldout}
     return {
         "experiment": experiment.name,
         "seed": experiment.seed,
         "weights": Path(experiment.weights).name if experiment.weights else None,
-        "data": {role: _described(source.model_dump()) for role, source in given.items() if source},
-        "partition": {"by": experiment.partition.by, **_changed(experiment.partition)},
-        "clients": len({client for name in lineage for client in run.records[name].last_clients}),
         "stages": [
             {
                 "name": name,
@@ -79,9 +73,9 @@ def training(run: Run, experiment: Experiment, stage: str) -> dict[str, Any]:
                 "pools_faces": recipe[name].algorithm.pools_faces,
                 "warning": warning(recipe[name].algorithm),
             }
-            for name in lineage
+            for name in lineage(experiment, stage)
         ],
-        "versions": {name: run.environment.get(name) for name in ("personae", "torch")},
+        "versions": {name: environment.get(name) for name in ("personae", "torch")},
     }
 
 
@@ -89,24 +83,24 @@ def left_the_clients(run: Run, experiment: Experiment, stage: str) -> list[dict[
     """By stage and payload, from the ledger: how many messages and bytes went from all clients to the server."""
     return [
         {"stage": name, "payload": payload, "messages": record.messages["up", payload], "bytes": size}
-        for name in _lineage(experiment, stage)
+        for name in lineage(experiment, stage)
         for record in [run.records[name]]
         for (direction, payload), size in sorted(record.payloads.items())
         if direction == "up"
     ]
 
 
-def _lineage(experiment: Experiment, stage: str) -> Iterator[str]:
+def lineage(experiment: Experiment, stage: str) -> Iterator[str]:
     """The stages that this one goes back to, the first of them first."""
     before = predecessors(experiment.recipe)[stage]
     if before is not None:
-        yield from _lineage(experiment, before)
+        yield from lineage(experiment, before)
     yield stage
 
 
-def _described(source: Mapping[str, Any]) -> str:
+def described(source: Mapping[str, Any]) -> str:
     if source.get("parts"):
-        return " and ".join(f"{name}: {_described(part)}" for name, part in source["parts"].items())
+        return " and ".join(f"{name}: {described(part)}" for name, part in source["parts"].items())
     count = f"{source['identities']} people of " if source["identities"] else ""
     if source["source"] == SYNTHETIC:
         return f"{count}synthetic faces ({source['domain']}), {source['images']} images each"
@@ -114,22 +108,21 @@ def _described(source: Mapping[str, Any]) -> str:
     return f"{count}{Path(source['source']).name}{least}"
 
 
-def _changed(plan: PartitionPlan) -> dict[str, Any]:
-    """The options that are not as they are by default."""
+def divided(plan: PartitionPlan) -> dict[str, Any]:
+    """How faces were dealt: the options that are not as they are by default."""
     usual = {option.name: option.default for option in dataclasses.fields(plan)}
-    return {name: value for name, value in dataclasses.asdict(plan).items() if value != usual[name]}
+    changed = {name: value for name, value in dataclasses.asdict(plan).items() if value != usual[name]}
+    return {"by": plan.by, **changed}
 
 
-def write_card(model: Path, card: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Beside the model: the card for people, and for programs."""
-    page, plain = card_paths(model)
+def write_card(page: Path, plain: Path, card: Mapping[str, Any]) -> None:
+    """For people, and for programs."""
     write_text(plain, json.dumps(card, indent=1) + "\n")
     write_text(page, markdown(card))
-    return page, plain
 
 
 def card_paths(model: Path) -> tuple[Path, Path]:
-    """`model.onnx` has `model.card.md` and `model.card.json`."""
+    """Beside the model: `model.onnx` has `model.card.md` and `model.card.json`."""
     return model.with_suffix(".card.md"), model.with_suffix(".card.json")
 
 
@@ -166,20 +159,27 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
     if origin is None:
         yield "Not known here: the weights came as a file."
         return
-    yield f"Experiment `{origin['experiment']}`, seed {origin['seed']}, {origin['clients']} clients."
+    clients = f", {origin['clients']} clients" if "clients" in origin else ""
+    yield f"Experiment `{origin['experiment']}`, seed {origin['seed']}{clients}."
     yield f"It began with {'`' + origin['weights'] + '`' if origin['weights'] else 'random weights'}."
+    if home := card["home"]:
+        yield (
+            f"This is the model that `{home['client']}` received after round {home['round']} of {home['rounds']} of the"
+            f" stage `{home['stage']}`."
+        )
     yield ""
     for role, source in origin["data"].items():
         yield f"- {role} faces: {source}"
-    yield f"- divided among clients: {', '.join(f'{name} {value}' for name, value in origin['partition'].items())}"
+    if "partition" in origin:
+        yield f"- divided among clients: {', '.join(f'{name} {value}' for name, value in origin['partition'].items())}"
     yield from _table(
         ["stage", "algorithm", "rounds"],
         [[each["name"], each["algorithm"], each["rounds"]] for each in origin["stages"]],
     )
-    yield from ("", "## What left the clients")
+    yield from ("", "## What left this client" if home else "## What left the clients")
     left = card["left_the_clients"]
     if not left:
-        yield from ("", "Nothing: no client was asked.")
+        yield from ("", "Nothing." if home else "Nothing: no client was asked.")
     else:
         yield from _table(
             ["stage", "payload", "messages", "bytes", "which is"],
@@ -196,7 +196,7 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
         )
         yield "\nWeights and vectors can say something about the faces they were computed from."
     if not any(each["pools_faces"] for each in origin["stages"]):
-        yield "\nNo image left a client."
+        yield f"\nNo image left {'it' if home else 'a client'}."
     yield from (f"\n**{each['name']}**: {each['warning']}." for each in origin["stages"] if each["warning"])
 
 
@@ -222,7 +222,8 @@ def _figures(card: Mapping[str, Any]) -> Iterator[str]:
         )
         yield from _groups(result)
     if card["at_the_client"]:
-        yield from ("", f"At `{card['model']['client']}`, on its own test faces, as the run measured them:")
+        client = card["home"]["client"] if card["home"] else card["model"]["client"]
+        yield from ("", f"At `{client}`, on its own test faces, as the run measured them:")
         yield from _table(
             ["", "%"], [[metric, f"{100 * value:.2f}"] for metric, value in card["at_the_client"].items()]
         )

@@ -87,6 +87,11 @@ class Run:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
 
 
+def is_networked(run: Run) -> bool:
+    """Whether clients on other machines had the faces, and have what they keep."""
+    return bool(run.environment.get("transport") == "flower")
+
+
 @dataclass(frozen=True)
 class Figure:
     """One figure of a run: what clients said of their training (`loss`), or how a model did.

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from personae.core.algorithm import Client, KeptT
 from personae.core.embedder import Embedder, Remembering
-from personae.core.message import Assessment, LocalState, Undeclared
+from personae.core.message import Assessment, LocalState, Message, Undeclared
 from personae.core.payload import ModelState, Scalars
 from personae.core.problem import Problem
 from personae.core.rng import generator
@@ -55,16 +55,26 @@ class ClientHost:
                 raise Interrupted(f"{error}: the disk is full; free some space and resume") from error
             return Answer(request.client, self.problems.report(str(request), error))
 
-    def answer(self, request: Request, coding: Coding) -> bytes:
-        """The same as bytes; what cannot be written is a failure like any other."""
+    def answer(self, request: Request, coding: Coding, largest: int | None = None) -> bytes:
+        """The same as bytes; what cannot be written, or is larger than may be, is a failure like any other."""
         try:
             message = self.handle(request).message
         except Interrupted as error:
-            return frames.of_trouble(self.problems.report(str(request), error))
+            message = self.problems.report(str(request), error)
         try:
-            return frames.of_answer(message, request, coding)
+            content = frames.of_answer(message, request, coding)
         except Exception as error:
-            return frames.of_trouble(self.problems.report(str(request), error, Problem.UNWRITABLE))
+            message = self.problems.report(str(request), error, Problem.UNWRITABLE)
+            content = frames.of_trouble(message)
+        if largest is not None and len(content) > largest:
+            excess = ValueError(f"the answer holds {len(content):,} bytes, and the server takes {largest:,}")
+            message = self.problems.report(str(request), excess, Problem.TOO_LARGE)
+            content = frames.of_trouble(message)
+        self.leaving(request, message, coding)
+        return content
+
+    def leaving(self, request: Request, message: Message, coding: Coding) -> None:
+        """What is about to leave as bytes, for a host that keeps count."""
 
     def personal(self, request: Request) -> Embedder:
         """The model that the client uses after the round of the request."""

@@ -1,0 +1,28 @@
+"""A client that keeps, in its own home, what it needs to use its models without the server."""
+
+from personae.core.message import Assessment, Message
+from personae.experiment.home import OwnRun
+from personae.runtime.coding import Coding
+from personae.runtime.federation import Federation
+from personae.runtime.host import ClientHost
+from personae.runtime.problems import ProblemLog
+from personae.runtime.transport import Answer, Request
+
+
+class OwnHost(ClientHost):
+    """Writes down what came before it works on it, and what leaves before it does."""
+
+    def __init__(
+        self, own: OwnRun, federation: Federation, device: str = "cpu", *, problems: ProblemLog | None = None
+    ) -> None:
+        super().__init__(federation, device, problems=problems)
+        self._own = own
+
+    def handle(self, request: Request) -> Answer:
+        self._own.receive(request)
+        return super().handle(request)
+
+    def leaving(self, request: Request, message: Message, coding: Coding) -> None:
+        self._own.sent(request.stage, coding.bytes(message, answer=True))
+        if isinstance(message, Assessment):
+            self._own.judged(request.stage, request.round, message.metrics.values)

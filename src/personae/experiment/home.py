@@ -1,0 +1,217 @@
+"""What a client keeps of runs over a network, on its own disk: `HOME/runs/<run>/`.
+
+run.json                        the experiment as the server told it, and where this client's faces were
+received-<stage>.safetensors    what the server sent last in that stage, and after which of its rounds
+records.json                    the figures of this client's own faces, and what left it
+<client>/<stage>/               its private state (`runtime/store.py`); no client's folder has a dot in its name
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from personae.core import wire
+from personae.core.algorithm import ClientInfo
+from personae.core.layout import Layout
+from personae.core.stage import Stage
+from personae.core.wire import Packet
+from personae.data.decoding import Handling
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.run import judge
+from personae.files import write_bytes, write_text
+from personae.progress import unheard
+from personae.runtime.federation import Federation, Holdings
+from personae.runtime.public import SharedFaces
+from personae.runtime.transport import Request
+
+RUNS, RUN, RECORDS = "runs", "run.json", "records.json"
+_WHERE = "received"  # the entry of a message's file that says whom it came to, and when
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRun:
+    """A run as one of its clients keeps it."""
+
+    folder: Path
+    told: dict[str, Any]  # the experiment, as the server wrote it
+    data: str  # where this client's faces were
+    unlabelled: bool  # whether nobody says who is on them
+    handling: Handling  # of images that are not aligned faces, or no images
+    faces: str  # and their fingerprint
+    public: str | None  # where its copy of the public faces was
+    begun: str  # when it was first asked
+    environment: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "OwnRun":
+        path = folder / RUN
+        try:
+            return cls(folder=folder, **json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
+
+    def write(self) -> None:
+        """The first time is what counts as the beginning of the run."""
+        known = self.read(self.folder).begun if (self.folder / RUN).is_file() else self.begun
+        content = asdict(replace(self, begun=known))
+        del content["folder"]
+        write_text(self.folder / RUN, json.dumps(content, indent=1) + "\n")
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return parse_experiment(self.told, str(self.folder / RUN))
+
+    @property
+    def name(self) -> str:
+        """For people: two runs may have the same."""
+        return self.experiment.name
+
+    @property
+    def title(self) -> str:
+        return f"run {self.name} ({self.folder.name[:8]})"
+
+    def federation(self, holdings: Holdings, public: SharedFaces | None) -> Federation:
+        """What this client knows of it, with its faces."""
+        experiment = self.experiment
+        return Federation(
+            seed=experiment.seed,
+            recipe=experiment.recipe,
+            network=experiment.network,
+            holdings=holdings,
+            private=self.folder,
+            judge=partial(judge, options=experiment.evaluation),
+            mirror=experiment.evaluation.mirror,
+            source=experiment.partition.source or None,
+            public=public,
+        )
+
+    # ------------------------------------------------------------------------------------------ what the server sent
+
+    def receive(self, request: Request) -> None:
+        """Keep what came with a request. What is sent to train in a round is the model after the round before it."""
+        after = request.round - (request.task == "train")
+        if request.task == "assess":  # a round that runs again may end in another model
+            self._record("figures", request.stage, str(after), None)
+        elif self._counts_already(request.stage, after):
+            return
+        packet = wire.encode(request.down)
+        packet.scalars[_WHERE] = json.dumps({"round": after, "client": asdict(request.client)})
+        write_bytes(self._received(request.stage), wire.to_bytes(packet))
+
+    def _counts_already(self, stage: str, after: int) -> bool:
+        """Whether the model that counts after this round is here: with a mean over rounds, it is not sent to train."""
+        averaged = self.stage(stage).server.average != "none" and self._received(stage).is_file()
+        return averaged and self.last_request(stage).round == after
+
+    def last_request(self, stage: str) -> Request:
+        """To assess the model that came last, as it was or would have been asked for."""
+        path, algorithm = self._received(stage), self.stage(stage).algorithm
+        try:
+            packet = wire.from_bytes(path.read_bytes())
+            where = json.loads(packet.scalars[_WHERE])
+            scalars = {name: value for name, value in packet.scalars.items() if name != _WHERE}
+            layout = Layout.of(self.experiment.network.layout())
+            down = wire.decode(algorithm.types.down, Packet(packet.arrays, scalars), layout)
+            return Request("assess", stage, int(where["round"]), ClientInfo(**where["client"]), down)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: this model is damaged ({error}); restore it from a copy") from error
+
+    def stage(self, name: str) -> Stage:
+        return next(stage for stage in self.experiment.recipe if stage.name == name)
+
+    def last_stage(self, wanted: str | None = None) -> str:
+        """The last stage of which something came, or `wanted` itself if something came of that."""
+        names = [stage.name for stage in self.experiment.recipe]
+        known = [name for name in names if self._received(name).is_file()]
+        if wanted is not None and wanted not in names:
+            raise ConfigError(f"{self.title}: no stage is called {wanted!r}; there are {', '.join(names)}")
+        if not known or (wanted is not None and wanted not in known):
+            raise ConfigError(f"{self.title}: this client has received nothing of {wanted or 'any stage'} yet")
+        return wanted or known[-1]
+
+    def personal(self, stage: str, wanted: bool, notify: Callable[[str], None] = unheard) -> bool:
+        """Whether a personal model is wanted and there is such a thing."""
+        algorithm = self.stage(stage).algorithm
+        if wanted and not algorithm.personalizes:
+            notify(f"stage {stage} ({algorithm.name}) makes no personal models: this is the shared one")
+        return wanted and algorithm.personalizes
+
+    def _received(self, stage: str) -> Path:
+        return self.folder / f"received-{stage}.safetensors"
+
+    # ------------------------------------------------------------------------------------- what this client answered
+
+    def judged(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
+        self._record("figures", stage, str(round_), dict(figures))
+
+    def sent(self, stage: str, payloads: Mapping[str, int]) -> None:
+        """An answer with so many bytes of each kind of payload is about to leave."""
+        known = self._records().get("sent", {}).get(stage, {})
+        for payload, size in payloads.items():
+            before = known.get(payload, {"messages": 0, "bytes": 0})
+            self._record("sent", stage, payload, {"messages": before["messages"] + 1, "bytes": before["bytes"] + size})
+
+    def figures(self, stage: str, round_: int) -> dict[str, float]:
+        """Of the model after this round on this client's own test faces; empty if it was not asked then."""
+        found: dict[str, float] = self._records().get("figures", {}).get(stage, {}).get(str(round_), {})
+        return found
+
+    def left(self, stages: Iterable[str]) -> list[dict[str, Any]]:
+        """By stage and payload: how many messages and bytes went from this client to the server."""
+        sent = self._records().get("sent", {})
+        return [
+            {"stage": stage, "payload": payload, **counts}
+            for stage in stages
+            for payload, counts in sorted(sent.get(stage, {}).items())
+        ]
+
+    def _records(self) -> dict[str, Any]:
+        path = self.folder / RECORDS
+        if not path.is_file():
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
+
+    def _record(self, book: str, stage: str, entry: str, value: Any) -> None:
+        """Set an entry, or with None take it out."""
+        records = self._records()
+        page = records.setdefault(book, {}).setdefault(stage, {})
+        if value is None and entry not in page:
+            return
+        page[entry] = value
+        if value is None:
+            del page[entry]
+        write_text(self.folder / RECORDS, json.dumps(records, indent=1) + "\n")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def is_home(folder: Path) -> bool:
+    """Whether a client keeps a run here."""
+    return any((folder / RUNS).glob(f"*/{RUN}"))
+
+
+def own_run(home: Path, wanted: str | None = None, notify: Callable[[str], None] = unheard) -> OwnRun:
+    """The newest run of a home, or the one of this name, this number or a beginning of either."""
+    runs = sorted((OwnRun.read(path.parent) for path in (home / RUNS).glob(f"*/{RUN}")), key=lambda run: run.begun)
+    chosen = runs
+    if wanted is not None:
+        exact = [run for run in runs if wanted in (run.name, run.folder.name)]
+        chosen = exact or [run for run in runs if run.name.startswith(wanted) or run.folder.name.startswith(wanted)]
+        different = {run.name for run in chosen}
+        if len(different) != 1 or (not exact and len(chosen) > 1 and not chosen[0].name.startswith(wanted)):
+            known = ", ".join(f"{run.name} ({run.folder.name[:8]}, {run.begun[:10]})" for run in runs)
+            raise ConfigError(f"--run {wanted}: {'several runs' if chosen else 'no run'} of {home}; there are {known}")
+    if len(chosen) > 1:
+        notify(f"{home}: {chosen[-1].title} is the newest of {len(chosen)}; --run chooses another")
+    return chosen[-1]
