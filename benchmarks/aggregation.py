@@ -1,9 +1,11 @@
-"""The mean of 40 models of 24 million parameters (iresnet18): one flat vector against a dictionary of tensors.
+"""One model out of 40 of 24 million parameters (iresnet18): flat vectors against dictionaries, and every robust rule.
 
     python benchmarks/aggregation.py [--models 40] [--repeats 5]
 
 The dictionary is what one writes without a framework: per name, a sum of weighted tensors, divided at the end. Models
-arrive one by one and are not kept. Peak memory is that above the arriving model, which both need.
+arrive one by one and are not kept. The rules that look at all models at once keep them in a file and read it in blocks;
+beside them stands the median of one tensor of all models, as one writes it without a framework. Peak memory is that
+above the arriving model, which all need; pages of a file that the system may drop at any time are not counted.
 """
 
 import argparse
@@ -11,15 +13,18 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from personae import Network
+from personae.aggregation import GeometricMedian, Median, MultiKrum, TrimmedMean
+from personae.core.aggregation import Aggregation, Workbench, weighted_mean
 from personae.core.layout import Layout
-from personae.parts.averaging import weighted_mean
 
 
 def arriving(flat: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
@@ -42,7 +47,23 @@ def with_dictionaries(flat: torch.Tensor, layout: Layout, count: int) -> dict[st
     return {name: entry / weight for name, entry in total.items()}
 
 
-WAYS = {"flat vectors": with_vectors, "dictionaries": with_dictionaries}
+def by_rule(rule: Aggregation, flat: torch.Tensor, layout: Layout, count: int) -> torch.Tensor:  # noqa: ARG001
+    return rule.combine(((model, 1.0) for model in arriving(flat, count)), flat, Workbench())
+
+
+def median_of_a_tensor(flat: torch.Tensor, layout: Layout, count: int) -> torch.Tensor:  # noqa: ARG001
+    return torch.stack([model.clone() for model in arriving(flat, count)]).median(dim=0).values
+
+
+MEANS = {"flat vectors": with_vectors, "dictionaries": with_dictionaries}
+RULES = {
+    "one tensor": median_of_a_tensor,
+    "median": partial(by_rule, Median()),
+    "trimmed-mean": partial(by_rule, TrimmedMean(cut=0.1)),
+    "geometric-median": partial(by_rule, GeometricMedian()),
+    "multi-krum": partial(by_rule, MultiKrum(faulty=1)),
+}
+WAYS = {**MEANS, **RULES}
 
 
 def main() -> None:
@@ -55,33 +76,51 @@ def main() -> None:
     layout = Layout.of(Network(name="iresnet18", embedding=512, height=112, width=112).layout())
     flat = torch.randn(layout.size)
     if options.memory_of:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        before = peak()
-        WAYS[options.memory_of](flat, layout, 3)
-        print(json.dumps(peak() - before))
+        watch = Watch()
+        WAYS[options.memory_of](flat, layout, options.models if options.memory_of in RULES else 3)
+        print(json.dumps(watch.highest()))
         return
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    for repeat in range(options.repeats + 1):
-        for name, way in WAYS.items():
-            began = time.perf_counter()
-            way(flat, layout, options.models)
-            if repeat:
-                seconds[name].append(time.perf_counter() - began)
-    slowest = statistics.median(seconds["dictionaries"])
     print(
         f"{options.models} models of {layout.size / 1e6:.1f} M parameters ({4 * layout.size / 1e6:.0f} MB), one thread"
     )
-    for name, values in seconds.items():
-        command = [sys.executable, *sys.argv, "--memory-of", name]
-        used = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        median = statistics.median(values)
-        print(f"{name:14}{median:8.2f} s   ratio {slowest / median:5.2f}   peak {used:6.0f} MB")
+    for ways, yardstick in ((MEANS, "dictionaries"), (RULES, "one tensor")):
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for repeat in range(options.repeats + 1):
+            for name, way in ways.items():
+                began = time.perf_counter()
+                way(flat, layout, options.models)
+                if repeat:
+                    seconds[name].append(time.perf_counter() - began)
+        slowest = statistics.median(seconds[yardstick])
+        for name, values in seconds.items():
+            command = [sys.executable, *sys.argv, "--memory-of", name]
+            used = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            median = statistics.median(values)
+            print(f"{name:18}{median:8.2f} s   ratio {slowest / median:5.2f}   peak {used:6.0f} MB")
 
 
-def peak() -> float:
-    """Resident memory of this process at its highest, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+class Watch(threading.Thread):
+    """Anonymous memory of this process above what it is now, at its highest, in MB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._before = self._peak = self._now()
+        self._over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(0.002):
+            self._peak = max(self._peak, self._now())
+
+    def highest(self) -> float:
+        self._over.set()
+        self.join()
+        return (self._peak - self._before) / 1024
+
+    @staticmethod
+    def _now() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 if __name__ == "__main__":

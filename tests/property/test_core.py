@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from personae.core import wire
+from personae.core.aggregation import weighted_mean
 from personae.core.layout import Layout
 from personae.core.message import LocalState, Message
 from personae.core.payload import ClassEmbeddings, Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.rng import seed_of
-from personae.parts.averaging import weighted_mean
 
 law = settings(deadline=None, max_examples=100, derandomize=True)
 

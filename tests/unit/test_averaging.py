@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from personae.parts.averaging import weight_of, weighted_mean
+from personae.core.aggregation import weighted_mean
+from personae.parts.averaging import weight_of
 
 
 @pytest.mark.parametrize("weights", [[1.0, 1.0, 1.0], [3.0, 500.0, 20.0, 1.0], [1e-8, 1.0, 1e8], [5.0]])

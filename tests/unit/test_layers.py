@@ -16,11 +16,13 @@ BELOW = {
     "evaluation": {"core"},
     "algorithms": {"core", "parts"},
     "selection": {"core"},
+    "aggregation": {"core"},
     "privacy": {"core"},
     "data": set(),
     "runtime": {"core", "parts"},
     "report": {"data", "evaluation"},
     "experiment": {
+        "aggregation",
         "algorithms",
         "core",
         "data",

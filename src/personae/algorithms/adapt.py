@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
@@ -107,6 +107,7 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "adapt"
+    aggregates: ClassVar[Aggregates] = "nothing"
 
     public: bool = True
     sampling: PublicSampling = field(default_factory=PublicSampling)

@@ -24,7 +24,17 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from personae.core.algorithm import Algorithm, AnyAlgorithm, Carried, Client, ClientInfo, Reply, Server, Types
+from personae.core.algorithm import (
+    Aggregates,
+    Algorithm,
+    AnyAlgorithm,
+    Carried,
+    Client,
+    ClientInfo,
+    Reply,
+    Server,
+    Types,
+)
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.layout import Layout
@@ -122,6 +132,11 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.algorithm.name
+
+    @property
+    def aggregates(self) -> Aggregates:  # type: ignore[override]
+        """What is carried through the server is a mean, too, and a rule that distrusts updates would have to do it."""
+        return "mean" if self.carry.crosses else self.algorithm.aggregates
 
     @property
     def types(self) -> Types:  # type: ignore[override]

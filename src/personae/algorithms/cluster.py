@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
 from personae.parts.clustering import NOBODY, CFinch, Method, agreement
@@ -50,6 +50,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "cluster"
+    aggregates: ClassVar[Aggregates] = "nothing"
 
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2

@@ -19,7 +19,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, average_layer, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -95,8 +95,8 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
         )
         return up, Private(rows=rows)
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
-        return merged(state, replies, self.weighting)
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
+        return merged(state, replies, self.weighting, server)
 
 
 def own_rows(down: Down, private: Private | None, beginning: Beginning, client: Client) -> Tensor:
@@ -107,8 +107,8 @@ def own_rows(down: Down, private: Private | None, beginning: Beginning, client: 
     return first_rows(beginning, client.backbone, client.train, client.generator)
 
 
-def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting) -> State:
-    """The mean of the backbones and of the layers."""
+def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting, server: Server) -> State:
+    """The backbones in one, and the mean of the layers, in which a client moves its own rows alone."""
     heard: dict[str, tuple[Tensor, float]] = {}
 
     def models() -> Iterator[tuple[Tensor, float]]:
@@ -117,6 +117,6 @@ def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting) -> 
             heard[reply.client.name] = reply.up.rows.rows, weight
             yield reply.up.model.flat, weight
 
-    model = ModelState(state.model.layout, weighted_mean(models()))
+    model = server.aggregate_models(models(), state.model)
     layer = average_layer({name: kept.rows for name, kept in state.rows.items()}, heard)
     return State(model=model, rows={name: ClassEmbeddings(rows) for name, rows in layer.items()})

@@ -20,7 +20,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
@@ -153,7 +153,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
                     heard[reply.client.name] = reply.up.rows
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
-        model = ModelState(state.model.layout, weighted_mean(models()))
+        model = server.aggregate_models(models(), state.model)
 
         def correct(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG001 - whoever holds them
             return self.spread_out(rows, moving, server.generator)

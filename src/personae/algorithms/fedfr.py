@@ -28,7 +28,7 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.core.signs import Figures
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.customisation import Branch
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.embedding import copied, still
@@ -199,15 +199,19 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         losses = F.cross_entropy(cosface.logits(personal, branch.classifiers, people), people, reduction="none")
         return (losses * own).sum() / own.sum().clamp(min=1) / cosface.scale
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         vectors = (
-            (_joined(reply.up, state.public), weight_of(self.weighting, reply.up.samples.value)) for reply in replies
+            (
+                _joined(reply.up.model, reply.up.public or state.public),
+                weight_of(self.weighting, reply.up.samples.value),
+            )
+            for reply in replies
         )
-        mean, layout = weighted_mean(vectors), state.model.layout
-        model = ModelState(layout, mean[: layout.size].clone())
+        joined, layout = server.aggregate(vectors, _joined(state.model, state.public)), state.model.layout
+        model = ModelState(layout, joined[: layout.size].clone())
         if state.public is None:
             return State(model=model, public=None)
-        return State(model=model, public=PublicEmbeddings(mean[layout.size :].view_as(state.public.rows).clone()))
+        return State(model=model, public=PublicEmbeddings(joined[layout.size :].view_as(state.public.rows).clone()))
 
     def personal(self, down: Down, private: Private | None, client: Client) -> Embedder:
         if private is None:
@@ -231,8 +235,8 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             )
 
 
-def _joined(up: Up, known: PublicEmbeddings | None) -> Tensor:
+def _joined(model: ModelState, public: PublicEmbeddings | None) -> Tensor:
     """theta_i and Phi_i as one vector, so that one pass averages both; who sends no Phi_i leaves Phi as it is known."""
-    if known is None:
-        return up.model.flat
-    return torch.cat([up.model.flat, (up.public or known).rows.flatten().to(up.model.flat.device)])
+    if public is None:
+        return model.flat
+    return torch.cat([model.flat, public.rows.flatten().to(model.flat.device)])

@@ -17,7 +17,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
@@ -149,7 +149,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
                     aliases[reply.client.name] = reply.up.aliases
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
-        model = ModelState(state.model.layout, weighted_mean(models()))
+        model = server.aggregate_models(models(), state.model)
         eta = self.lr or self.training.rate_of(server.round, server.rounds)
 
         def correct(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -86,6 +86,6 @@ class FedPE(Algorithm[State, Down, Private, Up]):
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
         return up, Private(rows=rows)
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)
-        return State(model=ModelState(state.model.layout, weighted_mean(models)))
+        return State(model=server.aggregate_models(models, state.model))

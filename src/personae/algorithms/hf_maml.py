@@ -22,7 +22,7 @@ from personae.algorithms import fedavg, fedpe
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch
@@ -70,9 +70,9 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
         )
         return up, fedpe.Private(rows=rows)
 
-    def merge(self, state: fedpe.State, replies: Iterable[Reply[fedpe.Up]], server: Server) -> fedpe.State:  # noqa: ARG002
+    def merge(self, state: fedpe.State, replies: Iterable[Reply[fedpe.Up]], server: Server) -> fedpe.State:
         models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)
-        return fedpe.State(model=ModelState(state.model.layout, weighted_mean(models)))
+        return fedpe.State(model=server.aggregate_models(models, state.model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,8 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
         )
         return up, fedavg.Private(rows=rows)
 
-    def merge(self, state: fedavg.State, replies: Iterable[Reply[fedavg.Up]], server: Server) -> fedavg.State:  # noqa: ARG002
-        return fedavg.merged(state, replies, self.weighting)
+    def merge(self, state: fedavg.State, replies: Iterable[Reply[fedavg.Up]], server: Server) -> fedavg.State:
+        return fedavg.merged(state, replies, self.weighting, server)
 
 
 def meta_train(options: HFMAML | HFMAMLGlobal, rows: Tensor, beginning: ModelState, client: Client) -> MetaFit:

@@ -16,7 +16,7 @@ from torch import Tensor
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, OwnRows, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
@@ -95,7 +95,7 @@ class Oracle(Algorithm[State, Down, Private, Up]):
         )
         return up, Private(rows=rows)
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         rows = dict(state.rows)
 
         def models() -> Iterator[tuple[Tensor, float]]:
@@ -103,4 +103,4 @@ class Oracle(Algorithm[State, Down, Private, Up]):
                 rows[reply.client.name] = reply.up.rows
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
-        return State(model=ModelState(state.model.layout, weighted_mean(models())), rows=rows)
+        return State(model=server.aggregate_models(models(), state.model), rows=rows)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from personae.algorithms.fedpe import Down, Private, State, Up
-from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.message import ServerState
-from personae.core.payload import Count, ModelState, Scalars
+from personae.core.payload import Count, Scalars
 from personae.core.samples import Samples
 from personae.errors import Diverged
-from personae.parts.averaging import Weighting, weight_of, weighted_mean
+from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.images import normalise
@@ -47,6 +47,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "q_fedavg"
+    aggregates: ClassVar[Aggregates] = "mean"  # its step is a mean whose weights are the point of it
 
     q: float = 1.0
     margin: Margin = field(default_factory=Margin)
@@ -104,7 +105,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
             yield w, stay
 
         try:
-            return State(model=ModelState(state.model.layout, weighted_mean(models())))
+            return State(model=server.aggregate_models(models(), state.model))
         except ArithmeticError as error:
             raise Diverged(f"q_fedavg: a loss to the power of q = {self.q} is beyond all bounds; lower q") from error
 

@@ -24,7 +24,6 @@ from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState, Scalars
 from personae.core.samples import Samples
 from personae.errors import ConfigError
-from personae.parts.averaging import weighted_mean
 from personae.parts.clustering import CFinch, Method
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
@@ -126,10 +125,8 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))
         return up, Private(rows=rows, labels=labels)
 
-    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
-        return State(
-            model=ModelState(state.model.layout, weighted_mean((reply.up.model.flat, 1.0) for reply in replies))
-        )
+    def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
+        return State(model=server.aggregate_models(((reply.up.model.flat, 1.0) for reply in replies), state.model))
 
     def labels(self, client: Client, anew: bool) -> Tensor:
         """Those that the client found in an earlier stage, or new ones under the model that it has just received."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 from torch import Tensor
 
+from personae.core.aggregation import Aggregation, Mean, Vectors, Workbench
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, ServerState
@@ -20,6 +21,8 @@ DownT = TypeVar("DownT", bound=Broadcast)
 PrivateT = TypeVar("PrivateT", bound=LocalState)
 UpT = TypeVar("UpT", bound=Message)
 KeptT = TypeVar("KeptT", bound=LocalState)
+
+Aggregates = Literal["vectors", "mean", "nothing"]
 
 
 class Recall(Protocol):
@@ -101,6 +104,16 @@ class Server:
     rounds: int
     clients: tuple[ClientInfo, ...] = ()  # who may be asked in this stage
     domains: "Domains | None" = None  # `pooled` of the source and of the targets apart, where there is a source
+    aggregation: Aggregation = field(default_factory=Mean)  # how vectors become one in this stage
+    bench: Workbench = field(default_factory=Workbench)
+
+    def aggregate(self, vectors: Vectors, around: Tensor) -> Tensor:
+        """One vector out of those of the clients, by the stage's rule; `around` is what they started from."""
+        return self.aggregation.combine(vectors, around, self.bench)
+
+    def aggregate_models(self, models: Vectors, around: ModelState) -> ModelState:
+        """The same of models as flat vectors."""
+        return ModelState(around.layout, self.aggregate(models, around.flat))
 
 
 @dataclass(frozen=True)
@@ -132,6 +145,7 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     types: ClassVar[Types]
     federated: ClassVar[bool] = True  # False: the server works alone, no client is asked
     pools_faces: ClassVar[bool] = False  # True: a baseline that needs everybody's faces in one place
+    aggregates: ClassVar[Aggregates] = "vectors"  # what `merge` makes of vectors: by any rule, their mean, or nothing
     shows_others: ClassVar[bool] = False  # True: a baseline whose clients receive the class embeddings of others
     # Experiment files are validated against these dataclasses; a misspelt hyper-parameter must not pass.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.payload import Count, Scalars
 from personae.core.selection import Everybody, Selection
@@ -22,6 +23,7 @@ class Stage:
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
     selection: Selection = field(default_factory=Everybody)  # which of these clients are asked in a round
+    aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
     quorum: float = 0.5  # share of the asked that must return an acceptable update
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
@@ -33,6 +35,7 @@ class Stage:
         if self.clients not in get_args(Side):
             raise ConfigError(f"stage {self.name}: clients is {self.clients!r}; there are {', '.join(get_args(Side))}")
         self._check_selection()
+        self._check_aggregation()
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"stage {self.name}: quorum is {self.quorum}, it must be in (0, 1]")
         if self.evaluate_every < 0:
@@ -53,6 +56,16 @@ class Stage:
                     f"stage {self.name}: selection {self.selection.name} needs the {knowledge} of clients, "
                     f"which {algorithm.name} does not disclose (it sends no {kind}); choose another policy"
                 )
+
+    def _check_aggregation(self) -> None:
+        algorithm = self.algorithm
+        if self.aggregation == Mean() or (algorithm.federated and algorithm.aggregates == "vectors"):
+            return
+        if not algorithm.federated or algorithm.aggregates == "nothing":
+            reason = f"{algorithm.name} aggregates nothing"
+        else:
+            reason = f"{algorithm.name} and what its clients carry are defined by weighted means"
+        raise ConfigError(f"stage {self.name}: aggregation {self.aggregation.name} cannot be used, since {reason}")
 
     @property
     def title(self) -> str:

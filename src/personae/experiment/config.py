@@ -9,8 +9,10 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
 from personae.algorithms import ALGORITHMS
 from personae.algorithms.carrying import Carry
+from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.selection import Everybody, Selection
 from personae.core.server_step import ServerStep
@@ -131,13 +133,15 @@ class Evaluation(_Section):
 
 
 class StageSection(_Section):
-    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters; `selection` a policy's, likewise."""
+    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters; `selection` and
+    `aggregation` likewise."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     label: str = ""
     after: str | None = None
     rounds: int = 1
     clients: Side = "all"
+    aggregation: dict[str, Any] = Field(default_factory=lambda: {"name": Mean.name})
     selection: dict[str, Any] = Field(default_factory=lambda: {"name": Everybody.name})
     quorum: float = 0.5
     evaluate_every: int = 0
@@ -202,10 +206,9 @@ class Experiment(_Section):
         """Every value, given or by default, as plain data."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
         for section, given in zip(plain["stages"], self.stages, strict=True):
-            algorithm = _algorithm(given.name, given.algorithm)
-            section["algorithm"] = {"name": algorithm.name, **dataclasses.asdict(algorithm)}  # type: ignore[call-overload]
-            selection = _selection(given.name, given.selection)
-            section["selection"] = {"name": selection.name, **dataclasses.asdict(selection)}  # type: ignore[call-overload]
+            section["algorithm"] = _plain(_algorithm(given.name, given.algorithm))
+            section["selection"] = _plain(_selection(given.name, given.selection))
+            section["aggregation"] = _plain(_aggregation(given.name, given.aggregation))
         return plain
 
 
@@ -271,9 +274,10 @@ def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
 def _stage(section: StageSection) -> Stage:
     options = dict(section)
     algorithm, carry = _algorithm(section.name, options.pop("algorithm")), options.pop("carry")
-    selection = _selection(section.name, options.pop("selection"))
+    options["selection"] = _selection(section.name, options["selection"])
+    options["aggregation"] = _aggregation(section.name, options["aggregation"])
     try:
-        return Stage(**options, algorithm=carry.around(algorithm), selection=selection)
+        return Stage(**options, algorithm=carry.around(algorithm))
     except ValueError as error:
         raise ConfigError(f"stages.{section.name}.carry: {error}") from error
 
@@ -284,6 +288,24 @@ def _algorithm(stage: str, options: Mapping[str, Any]) -> AnyAlgorithm:
 
 def _selection(stage: str, options: Mapping[str, Any]) -> Selection:
     return _chosen(f"stages.{stage}.selection", options, SELECTIONS)
+
+
+def _aggregation(stage: str, options: Mapping[str, Any]) -> Aggregation:
+    """The rule, with what comes before it."""
+    place, rest = f"stages.{stage}.aggregation", dict(options)
+    before = rest.pop("before", [])
+    rule = _chosen(place, rest, AGGREGATIONS)
+    if not isinstance(before, list | tuple) or not all(isinstance(each, Mapping) for each in before):
+        raise ConfigError(f"{place}.before is a list of tables, each with a name")
+    steps = [_chosen(f"{place}.before.{number}", each, PREPARATIONS) for number, each in enumerate(before)]
+    return Prepared(rule=rule, before=tuple(steps)) if steps else rule
+
+
+def _plain(chosen: Any) -> dict[str, Any]:
+    """What `_chosen` and `_aggregation` read, written out."""
+    if isinstance(chosen, Prepared):
+        return {**_plain(chosen.rule), "before": [_plain(each) for each in chosen.before]}
+    return {"name": chosen.name, **dataclasses.asdict(chosen)}
 
 
 def _chosen(place: str, options: Mapping[str, Any], registry: Mapping[str, type[ChosenT]]) -> ChosenT:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from personae.core.aggregation import Workbench
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
@@ -232,6 +233,11 @@ class _Walk:
             rounds=stage.rounds,
             clients=tuple(clients),
             domains=domains,
+            aggregation=stage.aggregation,
+            bench=Workbench(
+                generator(self.engine.federation.seed, stage.name, round_, "aggregation"),
+                self.engine.scratch.with_name(f"{self.engine.scratch.name}-aggregation"),
+            ),
         )
 
     def _record(self, event: Mapping[str, Any]) -> None:

@@ -1,0 +1,30 @@
+"""Updates no longer than a bound."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from personae.aggregation.prepared import Preparation
+from personae.core.aggregation import Vectors, Workbench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Preparation):
+    """A vector farther than `norm` from where it started is drawn back to that distance, in the same direction."""
+
+    name: ClassVar[str] = "clip"
+
+    norm: float
+    """The largest distance from the model that was sent out."""
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:
+            raise ValueError(f"norm is {self.norm}, it must be positive")
+
+    def apply(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Iterator[tuple[Tensor, float]]:  # noqa: ARG002
+        for vector, weight in vectors:
+            begin = around.to(vector.device)
+            distance = float((vector - begin).norm())
+            yield (begin.lerp(vector, self.norm / distance) if distance > self.norm else vector), weight

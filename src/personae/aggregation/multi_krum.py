@@ -1,0 +1,42 @@
+"""The mean of the vectors that have the nearest neighbours (Blanchard et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from personae.aggregation.stack import stacked
+from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiKrum(Aggregation):
+    """Of n vectors, the n - f with the least sum of squared distances to their n - f nearest, themselves included."""
+
+    name: ClassVar[str] = "multi-krum"
+
+    faulty: int
+    """f: how many clients of a round may send anything; fewer than half of those that are asked."""
+
+    def __post_init__(self) -> None:
+        if self.faulty < 0:
+            raise ValueError(f"faulty is {self.faulty}, it must not be negative")
+
+    def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
+        with stacked(vectors, bench) as stack:
+            kept = stack.count - self.faulty
+            if kept <= self.faulty:
+                raise ConfigError(
+                    f"multi-krum: {stack.count} updates were accepted, and with faulty = {self.faulty} it needs "
+                    f"{2 * self.faulty + 1}; lower faulty or ask more clients"
+                )
+            products = stack.products(around)
+            lengths = products.diagonal()
+            distances = lengths[:, None] + lengths[None, :] - 2 * products
+            scores = distances.sort(dim=1).values[:, :kept].sum(dim=1)
+            chosen = scores.argsort(stable=True)[:kept]
+            weights = torch.zeros(stack.count, dtype=torch.float64)
+            weights[chosen] = 1 / kept
+            return stack.combined(weights)

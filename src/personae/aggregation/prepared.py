@@ -1,0 +1,38 @@
+"""A rule with something done to the vectors before."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from personae.core.aggregation import Aggregation, Vectors, Workbench
+
+
+class Preparation(ABC):
+    """What can be done to vectors before any rule: a frozen dataclass of its settings."""
+
+    name: ClassVar[str]
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    @abstractmethod
+    def apply(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Iterator[tuple[Tensor, float]]:
+        """Other vectors with their weights; `around` is what all of them started from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Aggregation):
+    """Preparations one after the other, and then the rule."""
+
+    rule: Aggregation
+    before: tuple[Preparation, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.rule.name
+
+    def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
+        for preparation in self.before:
+            vectors = preparation.apply(vectors, around, bench)
+        return self.rule.combine(vectors, around, bench)

@@ -1,0 +1,60 @@
+"""How the vectors of a round become one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+Vectors = Iterable[tuple[Tensor, float]]  # each with its weight; they come one by one, and once
+
+
+def weighted_mean(vectors: Vectors) -> Tensor:
+    """The weighted mean of vectors, each seen once.
+
+    A running mean m <- m + (w / W)(x - m), with W the weight so far: every step is a convex combination, so the mean
+    of equal vectors is that vector to the bit, and nothing overflows however large the weights are.
+    """
+    mean: Tensor | None = None
+    total = 0.0
+    for vector, weight in vectors:
+        total += weight
+        if mean is None:
+            mean = vector.clone()
+        else:
+            mean.lerp_(vector.to(mean.device), weight / total)
+    if mean is None:
+        raise ValueError("there is nothing to average")
+    return mean
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a rule may use besides the vectors."""
+
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    scratch: Path | None = None  # a folder for vectors that memory does not hold; the system's by default
+
+
+class Aggregation(ABC):
+    """A rule: a frozen dataclass of its settings."""
+
+    name: ClassVar[str]
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    @abstractmethod
+    def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
+        """One vector out of many. `around` is the vector that all of them started from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Aggregation):
+    """The weighted mean: one pass, in the memory of one model."""
+
+    name: ClassVar[str] = "mean"
+
+    def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:  # noqa: ARG002
+        return weighted_mean(vectors)
