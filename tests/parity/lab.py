@@ -54,6 +54,7 @@ class Lab:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.homes = self.folder / "homes"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.experiment.write_text(self.text)
         (self.folder / "watch").mkdir()
@@ -80,9 +81,9 @@ class Lab:
             run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
         return out
 
-    def serve(self, *options: str) -> subprocess.Popen[bytes]:
+    def serve(self, *options: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
         words = ["serve", str(self.experiment), "--certs", str(self.folder / "certs" / "server"), "--host", "127.0.0.1"]
-        return self.start("serve", [*PERSONAE, *words, "--port", str(self.port), "--out", str(self.out), *options])
+        return self.start("serve", [*program, *words, "--port", str(self.port), "--out", str(self.out), *options])
 
     def join(self, client: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
         return self.start(client, [*program, *self.joining(client, client)])
@@ -93,7 +94,7 @@ class Lab:
         return [*words, "--certs", str(self.folder / "certs" / name), "--home", str(self.home(name))]
 
     def home(self, client: str) -> Path:
-        return self.folder / "homes" / client
+        return self.homes / client
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         path = [str(self.folder / "watch"), *sys.path]
@@ -139,7 +140,7 @@ class Lab:
                 _kill(pid)
 
     def story(self) -> str:
-        logs = [*sorted(self.folder.glob("*.log")), self.out / "flower.log", *self.folder.glob("homes/*/supernode.log")]
+        logs = [*sorted(self.folder.glob("*.log")), self.out / "flower.log", *self.homes.glob("*/supernode.log")]
         return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists())
 
     def records(self, name: str, out: Path | None = None) -> list[dict[str, Any]]:

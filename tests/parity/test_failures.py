@@ -2,6 +2,7 @@
 
 import errno
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 import torch
 from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from flwr.app import Error, Message
+from lab import PERSONAE, lab
 from PIL import Image
 
 from personae.algorithms import FedPE
@@ -225,6 +227,15 @@ def misnamed(content: bytes) -> bytes:
     return content[:end] + wire.to_bytes(packet)
 
 
+def figured(content: bytes) -> bytes:
+    """An honest answer with a sentence for the name of a figure."""
+    end = 4 + int.from_bytes(content[:4], "little")
+    packet = wire.from_bytes(content[end:])
+    field = "training" if "training/loss" in packet.scalars else "metrics"
+    packet.scalars[f"{field}/{NAME}, born in 1871"] = 1.0
+    return content[:end] + wire.to_bytes(packet)
+
+
 def noted(content: bytes) -> bytes:
     """An honest answer with a note in the header of its arrays."""
     end = 4 + int.from_bytes(content[:4], "little")
@@ -248,6 +259,7 @@ LIES: list[Callable[[bytes], bytes]] = [
     lambda content: NAME.encode() * 20,
     stuffed,
     misnamed,
+    figured,
     noted,
 ]
 
@@ -396,3 +408,65 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
     assert any(photograph in line and "the server is told 'unreadable' and no more" in line for line in heard["Berlin"])
     assert photograph in (tmp_path / f"home of {NAME}" / "Berlin" / PROBLEMS).read_text()
     assert not (tmp_path / f"home of {NAME}" / "Oslo" / PROBLEMS).exists()
+
+
+# --------------------------------------------------------------------------------------------------- a real SuperLink
+
+NETWORK = """
+name = "tiny"
+
+[network]
+name = "small"
+embedding = 8
+height = 32
+width = 32
+
+[data.private]
+identities = 6
+images = 6
+
+[partition]
+by = "equal"
+clients = 3
+
+[[stages]]
+name = "federate"
+rounds = 2
+quorum = 0.3
+
+[stages.algorithm]
+name = "fedpe"
+training = { batch_size = 8, iterations = 2 }
+"""
+
+
+@pytest.mark.slow
+def test_a_superlink_hears_no_name_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client has a broken photograph; another fails in its work, and then its desk is gone."""
+    monkeypatch.setenv("SOMEBODY", NAME)
+    programs = {
+        name: [sys.executable, str(Path(__file__).with_name(f"{name}.py"))] for name in ("listening", "careless")
+    }
+    with lab(tmp_path / "lab", NETWORK) as here:
+        here.serve("--deadline", "120", program=programs["listening"])
+        here.join("client-000")
+        here.homes = tmp_path / NAME
+        words = here.joining("client-001", "client-001")
+        words[words.index("--data") + 1] = str(broken(tmp_path / NAME / "faces"))
+        here.start("client-001", [*PERSONAE, *words])
+        here.join("client-002", program=programs["careless"])
+        here.done()
+        first, second = (event["failed"] for event in here.records("metrics") if event["event"] == "round")
+        assert first == {"client-001": Problem.UNREADABLE.words, "client-002": Problem.UNREADABLE.words}
+        assert second.pop("client-002").startswith("its desk did not answer; ")
+        assert second == {"client-001": Problem.UNREADABLE.words}
+        assert Problem.UNREADABLE.words in here.log("serve")
+        heard = (here.folder / "heard").read_bytes()
+        assert b"the desk did not answer" in heard  # nothing is hidden from the gate
+        assert b"failure/value" in heard
+        server = [heard, here.log("serve").encode()]
+        server += [path.read_bytes() for path in here.out.rglob("*") if path.is_file()]
+        assert not any(NAME.encode() in content for content in server)
+        for client in ("client-001", "client-002"):
+            assert NAME in (here.home(client) / PROBLEMS).read_text()
+            assert NAME in here.log(client)

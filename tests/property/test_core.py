@@ -19,6 +19,7 @@ from personae.core.rng import seed_of
 law = settings(deadline=None, max_examples=100, derandomize=True)
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+figure_names = st.from_regex(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}", fullmatch=True)
 anything = st.floats(width=32)  # nan, infinities and minus zero, too
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -96,8 +97,8 @@ class Update(Message):
 @law
 @given(
     layouts(),
-    st.integers(),
-    st.dictionaries(st.text(), st.floats(allow_nan=False), max_size=5),
+    st.integers(-(2**63), 2**63 - 1),
+    st.dictionaries(figure_names, st.floats(allow_nan=False), max_size=5),
     st.none() | st.tuples(st.integers(0, 4), st.integers(0, 4)),
     st.data(),
 )

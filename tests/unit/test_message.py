@@ -135,6 +135,18 @@ def test_scalars_are_numbers(value):
         Scalars({"fine": 1.0, "loss": value})
 
 
+@pytest.mark.parametrize("name", ["", " loss", "x" * 65, "two\nlines", "Zoë", "<b>", "\x1b[2J", 'say "yes"', "a\\b"])
+def test_a_figure_has_the_name_of_a_figure_and_no_text(name):
+    with pytest.raises(ValueError, match="no name of a figure"):
+        Scalars({"loss": 1.0, name: 2.0})
+
+
+def test_there_are_as_many_figures_as_somebody_can_want():
+    Scalars({f"figure {number}": 1.0 for number in range(1000)})
+    with pytest.raises(ValueError, match="1001 figures"):
+        Scalars({f"figure {number}": 1.0 for number in range(1001)})
+
+
 def test_scalars_are_the_same_before_and_after_they_travel(layout: Layout):
     figures = Scalars({"whole": 3, "half": 0.5})
     assert [type(value) for value in figures.values.values()] == [float, float]

@@ -36,7 +36,7 @@ def update(backbone: Backbone) -> Update:
     return Update(
         model=backbone.state(),
         samples=Count(7),
-        figures=Scalars({"loss": 0.25, "a/b": -1e-300, "": 2.0}),
+        figures=Scalars({"loss": 0.25, "1:N tpir@1e-01 (paper)": -1e-300, "a/b": 2.0}),
         rows=ClassEmbeddings(torch.randn(3, 8)),
     )
 

@@ -1,5 +1,6 @@
 """The kinds of thing that may cross between a client and the server. There are no others."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from personae.core.problem import Problem
 
 Scalar = bool | int | float | str | None
 Arrays = dict[str, Tensor]
+_FIGURE = re.compile(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}")
+_MOST_FIGURES = 1000
 
 
 class Payload(ABC):
@@ -204,12 +207,16 @@ class Count(Payload):
 
 @dataclass(frozen=True)
 class Scalars(Payload):
-    """Named figures, such as a mean loss or an accuracy."""
+    """Named figures, such as a mean loss or an accuracy. A name is a short word of a program, and no text."""
 
     values: Mapping[str, float]
 
     def __post_init__(self) -> None:
+        if len(self.values) > _MOST_FIGURES:
+            raise ValueError(f"Scalars holds {len(self.values)} figures, more than {_MOST_FIGURES}")
         for name, value in self.values.items():
+            if not _FIGURE.fullmatch(name):
+                raise ValueError(f"Scalars holds {name!r}, which is no name of a figure")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"Scalars holds {name} = {value!r}, not a number")
         object.__setattr__(self, "values", {name: float(value) for name, value in self.values.items()})

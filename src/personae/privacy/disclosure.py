@@ -51,7 +51,10 @@ clients then receives what the others' images of that person have contributed. F
 set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
-found, which is about how many people are on its images.
+found, which is about how many people are on its images. Their names are given by the code of an algorithm or of an
+evaluation, never by its data: the ones here say loss, rates and shares. The type takes short names of plain letters and
+digits alone, so that no text passes for one; it cannot tell a name of a figure from a name of a person, and whoever
+writes an algorithm has to keep the latter out.
 
 What clients carry from round to round (`carry` of a stage, with any algorithm) can change this. Control variates, and
 momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of

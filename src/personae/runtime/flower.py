@@ -22,7 +22,7 @@ FETCHERS = 8  # answers fetched at a time: they lie in memory together
 GRACE = 5.0  # seconds for which Flower remembers a message that nobody waits for any more: late is not lost
 _ERRORS = {  # of Flower's own messages; the texts that come with them are not ours to repeat
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the app of this run could not be loaded there",
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its desk did not answer",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its desk did not answer; supernode.log in its --home says more",
     ErrorCode.NODE_UNAVAILABLE: "its connection was lost",
 }
 

@@ -1,0 +1,31 @@
+"""`personae` at a client whose work fails with a person's name in the error, and whose desk is gone after that."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from personae.cli import main
+from personae.deployment import desk, join
+from personae.runtime.host import ClientHost
+
+
+class Vanishing(desk.Desk):
+    """It can be asked once."""
+
+    def __init__(self, path: Path, *given: Any) -> None:
+        super().__init__(path, *given)
+        self._path = path
+
+    def _answer(self, text: str, content: bytes) -> bytes:
+        answer = super()._answer(text, content)
+        self._path.unlink()
+        return answer
+
+
+def train(self: ClientHost, request: Any) -> Any:
+    raise FileNotFoundError(2, "No such file or directory", f"/srv/faces/{os.environ['SOMEBODY']}/1.jpg")
+
+
+ClientHost._train = train
+join.Desk = Vanishing
+main()

@@ -1,0 +1,20 @@
+"""`personae` at a server whose gate writes down whatever clients say to it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from personae.cli import main
+from personae.deployment.gate import Gate
+
+passed_on = Gate._pass_on
+
+
+async def heard(self: Gate, traffic: Any, scope: Any, body: bytes, send: Any) -> None:
+    with (Path(os.environ["LAB"]) / "heard").open("ab") as file:
+        file.write(repr(scope["headers"]).encode() + body)
+    await passed_on(self, traffic, scope, body, send)
+
+
+Gate._pass_on = heard
+main()
