@@ -26,6 +26,7 @@ from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine
 from personae.runtime.federation import ClientFaces, Federation
 from personae.runtime.inprocess import local_transport
+from personae.runtime.problems import PROBLEMS
 from personae.runtime.public import SharedFaces
 
 
@@ -107,7 +108,8 @@ def conduct(
         checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
         if begin is not None and checkpoints.latest() is None:
             if (begin / "private").is_dir():
-                shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True)
+                others = shutil.ignore_patterns(PROBLEMS)  # what failed there
+                shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True, ignore=others)
             checkpoints.inherit(begin / "checkpoints", recipe[-2])
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         if public:
