@@ -10,6 +10,9 @@ from lab import PERSONAE, Lab, lab
 
 from personae.algorithms import ALGORITHMS
 from personae.deployment.certs import make_certificates
+from personae.errors import ConfigError
+from personae.experiment.assess import load_model
+from personae.recognition.export import export_model
 
 EXPERIMENT = """
 name = "tiny"
@@ -51,6 +54,7 @@ def test_a_run_over_a_network_ends_in_the_same_bits_and_calls_nobody_else(tmp_pa
         here.done()
         here.assert_same(alone, *here.clients)
         assert_bytes_are_told(here)
+        assert_offices_have_the_model(here)
         calls = [ast.literal_eval(line) for line in (here.folder / "calls.log").read_text().splitlines()]
     assert_only_loopback(calls)
 
@@ -63,6 +67,24 @@ def assert_bytes_are_told(here: Lab) -> None:
             entries = [entry for entry in here.records("ledger") if entry["client"] == client]
             told = sum(entry["bytes"] for entry in entries if entry["direction"] == direction)
             assert told < size < 1.05 * told, (client, direction)
+
+
+def assert_offices_have_the_model(here: Lab) -> None:
+    """Each can export it from its home, with its own figures and bytes; the server cannot know a personal one."""
+    server = load_model(here.out)
+    told = [event["clients"] for event in here.records("metrics") if event["event"] == "personal"][-1]
+    for client in here.clients:
+        file = here.folder / "exported" / f"{client}.safetensors"
+        for personal in (False, True):
+            export_model(here.home(client), file, personal=personal, judge=False)
+            assert load_model(file).digest == server.digest
+        card = json.loads(file.with_suffix(".card.json").read_text())
+        assert card["at_the_client"] == {k: v for k, v in told[client].items() if k.startswith("global/")}
+        sent = [each for each in here.records("ledger") if (each["direction"], each["client"]) == ("up", client)]
+        assert sum(each["bytes"] for each in card["left_the_clients"]) == sum(each["bytes"] for each in sent)
+        assert not [other for other in here.clients if other != client and other in json.dumps(card)]
+    with pytest.raises(ConfigError, match=r"personae export HOME --personal"):
+        export_model(here.out, here.folder / "exported" / "x.onnx", client=here.clients[0])
 
 
 def assert_only_loopback(calls: list[object]) -> None:

@@ -62,13 +62,13 @@ def load_model(
     client: str | None = None,
     run: str | None = None,
     personal: bool = False,
-    data: Path | None = None,
+    data: str | Path | None = None,
     mirror: bool = True,
     raw: bool = False,
     size: int = 112,
     device: str = "cpu",
     progress: Progress = silent,
-    notify: Callable[[str], None] = unheard,
+    notify: Notify = unheard,
 ) -> Model:
     """Of a run's last finished stage (or the one named), of a client's home, of a weights file, or in ONNX.
 
@@ -101,9 +101,9 @@ def load_state(
     client: str | None = None,
     run: str | None = None,
     personal: bool = False,
-    data: Path | None = None,
+    data: str | Path | None = None,
     progress: Progress = silent,
-    notify: Callable[[str], None] = unheard,
+    notify: Notify = unheard,
 ) -> tuple[Network, dict[str, Tensor]]:
     """The network and its trained weights, of a run (or of one of its clients), a client's home or a weights file."""
     if is_home(model):
@@ -130,7 +130,7 @@ def load_state(
     return load_weights(model / "models" / f"{chosen}.safetensors", network)
 
 
-def _require_no_home(model: Path, run: str | None, personal: bool, data: Path | None) -> None:
+def _require_no_home(model: Path, run: str | None, personal: bool, data: str | Path | None) -> None:
     if run is not None or personal or data is not None:
         raise ConfigError(f"--run, --personal and --data go with the home of a client, and {model} is none")
 

@@ -7,7 +7,7 @@ records.json                    the figures of this client's own faces, and what
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -24,7 +24,7 @@ from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.run import judge
 from personae.files import write_bytes, write_text
-from personae.progress import unheard
+from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation, Holdings
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Request
@@ -134,7 +134,7 @@ class OwnRun:
             raise ConfigError(f"{self.title}: this client has received nothing of {wanted or 'any stage'} yet")
         return wanted or known[-1]
 
-    def personal(self, stage: str, wanted: bool, notify: Callable[[str], None] = unheard) -> bool:
+    def personal(self, stage: str, wanted: bool, notify: Notify = unheard) -> bool:
         """Whether a personal model is wanted and there is such a thing."""
         algorithm = self.stage(stage).algorithm
         if wanted and not algorithm.personalizes:
@@ -201,7 +201,7 @@ def is_home(folder: Path) -> bool:
     return any((folder / RUNS).glob(f"*/{RUN}"))
 
 
-def own_run(home: Path, wanted: str | None = None, notify: Callable[[str], None] = unheard) -> OwnRun:
+def own_run(home: Path, wanted: str | None = None, notify: Notify = unheard) -> OwnRun:
     """The newest run of a home, or the one of this name, this number or a beginning of either."""
     runs = sorted((OwnRun.read(path.parent) for path in (home / RUNS).glob(f"*/{RUN}")), key=lambda run: run.begun)
     chosen = runs

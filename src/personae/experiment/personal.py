@@ -70,7 +70,7 @@ def own_weights(
     stage: str,
     *,
     personal: bool = False,
-    data: Path | None = None,
+    data: str | Path | None = None,
     cache: Path | None = None,
     progress: Progress = silent,
 ) -> tuple[Network, dict[str, Tensor]]:
@@ -91,9 +91,9 @@ def own_weights(
         return _taken_out(embedder, own.experiment.network, f"{own.title}: {request.client.name}")
 
 
-def faces_of(own: OwnRun, data: Path | None, cache: Path | None = None, progress: Progress = silent) -> OwnFaces:
+def faces_of(own: OwnRun, data: str | Path | None, cache: Path | None = None, progress: Progress = silent) -> OwnFaces:
     """The faces that a client had in a run, where they were or at `data`."""
-    place = data or Path(own.data)
+    place = Path(data or own.data)
     if not place.exists():
         raise DataError(f"{place}: this client's faces are not here any more; say where they are with --data")
     found = own_faces(place, own.experiment, cache, progress, unlabelled=own.unlabelled, **own.handling)

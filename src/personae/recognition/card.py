@@ -163,9 +163,10 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
     yield f"Experiment `{origin['experiment']}`, seed {origin['seed']}{clients}."
     yield f"It began with {'`' + origin['weights'] + '`' if origin['weights'] else 'random weights'}."
     if home := card["home"]:
+        made = "It was made from what" if card["model"]["client"] else "It is what"
         yield (
-            f"This is the model that `{home['client']}` received after round {home['round']} of {home['rounds']} of the"
-            f" stage `{home['stage']}`."
+            f"{made} `{home['client']}` received after round {home['round']} of {home['rounds']} of the stage"
+            f" `{home['stage']}`."
         )
     yield ""
     for role, source in origin["data"].items():

@@ -17,7 +17,7 @@ from personae.files import require_place, together
 from personae.models import Network, save_weights
 from personae.models.weights import SAFETENSORS
 from personae.parts.onnx import INPUT, OUTPUT, SUFFIX, save_onnx
-from personae.progress import Progress, silent, unheard
+from personae.progress import Notify, Progress, silent, unheard
 from personae.recognition import card as cards
 from personae.recognition.origin import origin_of
 from personae.recognition.threshold import plain_evaluation
@@ -42,7 +42,7 @@ def export_model(
     client: str | None = None,
     run: str | None = None,
     personal: bool = False,
-    data: Path | None = None,
+    data: str | Path | None = None,
     network: Network | None = None,
     raw: bool = False,
     unit: bool = False,
@@ -53,7 +53,7 @@ def export_model(
     resamples: int = 200,
     cache: str | Path | None = None,
     progress: Progress = silent,
-    notify: Callable[[str], None] = unheard,
+    notify: Notify = unheard,
 ) -> Exported:
     """Write the model of a run, of one of its clients, of a client's home or of a file to a .safetensors or .onnx file.
 

@@ -1,7 +1,7 @@
 """Where a model comes from that is written to a file: what judges it, and what its card can say of it."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from personae.experiment.config import SYNTHETIC, Experiment, parse_experiment
 from personae.experiment.home import OwnRun, is_home, own_run
 from personae.experiment.materials import Materials
 from personae.experiment.personal import faces_of
-from personae.progress import Progress, unheard
+from personae.progress import Notify, Progress, unheard
 from personae.recognition import card as cards
 from personae.report.records import Run, is_networked, read_run
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class OfHome(Origin):
 
     own: OwnRun = field(kw_only=True)
     stage: str = field(kw_only=True)
-    data: Path | None = field(kw_only=True)
+    data: str | Path | None = field(kw_only=True)
 
     def benchmarks(
         self, fars: Sequence[float], resamples: int, progress: Progress, notify: Notify
@@ -143,7 +141,7 @@ def origin_of(
     client: str | None,
     run: str | None,
     personal: bool,
-    data: Path | None,
+    data: str | Path | None,
     notify: Notify = unheard,
 ) -> Origin:
     if is_home(source):
