@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from personae.core.stage import Stage
-from personae.experiment import run
+from personae.experiment import materials, run, rundir
 from personae.experiment.config import load_experiment
 from personae.experiment.recipes import RECIPES
 from personae.experiment.run import run_experiment
@@ -71,7 +71,7 @@ def _execute(out: Path, cache: Path, workers: int, resume: bool, place: str | No
     torch.set_num_threads(1)
     run.write_report = lambda path: path  # it is made from the results, and takes longer than they do
     if place is not None:
-        PLACES[place]()
+        (PLACES | BEFORE_THE_FIRST_CHECKPOINT)[place]()
     run_experiment(load_experiment(RECIPE, SETTINGS), out, resume=resume, workers=workers, cache=cache)
 
 
@@ -170,7 +170,7 @@ def _between_private_files(stage: str, number: int) -> Callable[[], None]:
 
 def _at_function(module: Any, name: str) -> Callable[[], None]:
     def install() -> None:
-        setattr(module, name, lambda *_: die())
+        setattr(module, name, lambda *_, **__: die())
 
     return install
 
@@ -191,8 +191,15 @@ def _before_keeping(stage_name: str, number: int) -> Callable[[], None]:
     return install
 
 
-PLACES: dict[str, Callable[[], None]] = {
+BEFORE_THE_FIRST_CHECKPOINT: dict[str, Callable[[], None]] = {
+    "start, the folder made and empty": _at_function(rundir, "_hold"),
+    "start, some of the files that describe the run written": _at_file("replace", "config.json", 1),
+    "start, while faces are read": _at_function(materials, "synthetic_faces"),
+    "start, in the assessment": _after_answer("assess", "pretrain", 0, 2),
     "first round, before the first checkpoint": _before_checkpoint("pretrain", 1),
+    "first round, half of the checkpoint written": _at_file("write_bytes", "latest.safetensors", 1, half=True),
+}
+PLACES: dict[str, Callable[[], None]] = {
     "pre-training, between two steps": _at_step(5),
     "pre-training, last round, its checkpoint half in place": _at_file("replace", "latest.safetensors", 2),
     "federation, start, in the assessment": _after_answer("assess", "federate", 0, 2),

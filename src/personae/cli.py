@@ -54,6 +54,7 @@ from personae.experiment.config import SYNTHETIC, Experiment, load_experiment
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
+from personae.experiment.rundir import is_taken
 from personae.files import require_place
 from personae.recognition.threshold import save_evaluation
 from personae.report.evaluation_page import write_evaluation
@@ -100,7 +101,9 @@ class Scale(StrEnum):
 @app.command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+    ] = False,
     workers: Workers = None,
 ) -> None:
     """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
@@ -116,7 +119,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     settings: Settings = None,
     variant: Variant = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
@@ -432,7 +437,7 @@ def _workers(asked: int | None, device: str) -> int:
 def _free(wanted: Path) -> Path:
     """The folder itself, or with the first number behind it that makes it new."""
     number, path = 1, wanted
-    while path.exists() and any(path.iterdir()):
+    while is_taken(path):
         number += 1
         path = wanted.with_name(f"{wanted.name}-{number}")
     return path

@@ -112,7 +112,7 @@ def test_a_run_ends_with_a_table_and_a_report_and_leaves_its_records(
         assert (out / name).stat().st_size > 0
     events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     rounds = [(event["stage"], event["round"]) for event in events if event["event"] == "global"]
-    assert rounds == [("pretrain", 1), ("federate", 0), ("federate", 1), ("federate", 2)]
+    assert rounds == [("pretrain", 0), ("pretrain", 1), ("federate", 0), ("federate", 1), ("federate", 2)]
     measured = [event["metrics"] for event in events if event["event"] == "global"]
     assert measured[0] == measured[1], "a stage starts from the model that the one before it ended with"
     assert measured[1] != measured[2]
@@ -141,7 +141,7 @@ def test_results_as_json_are_the_table(personae: Personae, experiment: Path, tmp
     out = tmp_path / "run"
     ended = personae("run", experiment, "--out", out, "--workers", "1", "--json")
     rows = json.loads(ended.out)["models"]
-    assert [row["label"] for row in rows] == ["pre-trained", "federated"]
+    assert [row["label"] for row in rows] == ["start", "pre-trained", "federated"]
     events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "global"][-1]
     assert rows[1]["metrics"].items() >= last["metrics"].items()
@@ -164,10 +164,34 @@ def test_a_folder_in_use_is_not_overwritten_and_a_finished_run_resumes_to_itself
     assert "seed was 0 and is 5" in one_line(other)
 
 
-def test_there_must_be_a_run_to_resume(personae: Personae, experiment: Path, tmp_path: Path) -> None:
-    ended = personae("run", experiment, "--out", tmp_path / "nothing", "--resume")
-    assert ended.code == 2
-    assert "no run to resume" in one_line(ended)
+def test_resuming_what_was_never_begun_begins_it(personae: Personae, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "nothing"
+    ended = personae("run", experiment, "--out", out, "--resume", "--workers", "1", "--json")
+    assert ended.code == 0
+    result = json.loads(ended.out)
+    assert [row["label"] for row in result["models"]] == ["start", "pre-trained", "federated"]
+    events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert (events[0]["event"], events[0]["stage"], events[0]["round"]) == ("global", "pretrain", 0)
+    assert result["models"][0]["metrics"].items() >= events[0]["metrics"].items()
+    table = personae("report", out).out
+    assert table.index("start") < table.index("pre-trained") < table.index("federated")
+
+
+def test_a_run_that_fails_on_its_faces_does_not_block_the_corrected_one(
+    personae: Personae, experiment: Path, tmp_path: Path
+) -> None:
+    out, faces = tmp_path / "run", noisy_faces(tmp_path / "faces", people=9, shots=10)
+    broken = faces / "p3" / "1.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:40])
+    command = ("run", experiment, "--out", out, "--workers", "1", "--set", f"data.private.source={faces}")
+    failed = personae(*command)
+    assert failed.code == 3
+    assert "p3/1.png" in one_line(failed)
+    corrected = personae(*command, "--set", "data.private.skip_unreadable=true")
+    assert corrected.code == 0, corrected.err
+    broken.write_bytes(whole)
+    assert "not empty" in one_line(personae(*command))  # a run that has begun is never replaced
 
 
 def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, experiment: Path, tmp_path: Path) -> None:
@@ -231,14 +255,14 @@ def test_missing_faces_are_a_data_error(personae: Personae, experiment: Path, tm
 def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path) -> None:
     """Each client has one training image, which BatchNorm cannot be trained on."""
     for person in range(3):
-        for shot in range(2):
+        for shot in range(3):
             path = tmp_path / "faces" / f"person{person}" / f"{shot}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (32, 32), (80 * person, 100 * shot, 50)).save(path)
     experiment = tmp_path / "x.toml"
     experiment.write_text(
         'name = "x"\nnetwork = { height = 32, width = 32 }\n'
-        'partition = { by = "one-identity", train = 0.7, val = 0.0, test = 0.3 }\n'
+        'partition = { by = "one-identity", train = 0.3, val = 0.0, test = 0.7 }\n'
         'data = { private = { source = "faces" } }\n'
         '[[stages]]\nname = "federate"\nalgorithm = { name = "fedpe" }\n'
     )

@@ -17,7 +17,19 @@ from personae.runtime.inprocess import SameProcess
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Failure
 from personae.selection import Share
-from toys import TRAINING, Crowd, Dropping, Notebook, Rehearsal, Relay, Reversed, Troubled, quickly, stage_of
+from toys import (
+    TRAINING,
+    Crowd,
+    Dropping,
+    Notebook,
+    Rehearsal,
+    Relay,
+    Reversed,
+    ToyBenchmark,
+    Troubled,
+    quickly,
+    stage_of,
+)
 
 REJECTED = {
     "nan": "ModelState holds values that are not finite",
@@ -228,20 +240,43 @@ def test_the_ledger_holds_every_crossing_and_no_other(rehearsal: Rehearsal):
         for name in ("ann", "bob", "eve", "zoe")
         for direction, payload, count in [("down", "ModelState", size), ("up", "Scalars", 16)]
     ]
-    expected = [{"stage": "fedpe", "round": 1, **entry} for entry in one_round]
+    expected = [{"stage": "fedpe", "round": 0, **entry} for entry in assessed]
+    expected += [{"stage": "fedpe", "round": 1, **entry} for entry in one_round]
     expected += [{"stage": "fedpe", "round": 2, **entry} for entry in (*one_round, *assessed)]
     assert rehearsal.notebook.books["ledger"] == expected
 
 
 def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Path):
-    stages = (stage_of(quickly(FedPE()), rounds=5, evaluate_every=2), stage_of(quickly(FedPE()), name="b", rounds=1))
+    stages = (
+        stage_of(quickly(FedPE()), rounds=5, evaluate_every=2),
+        stage_of(quickly(FedPE()), name="b", rounds=1),
+        stage_of(quickly(FedPE()), name="c", rounds=1, after=""),
+    )
     events = Rehearsal(tmp_path, stages).run().notebook.books["metrics"]
     places = [(event["event"], event["stage"], event["round"]) for event in events if event["event"] != "round"]
     assert places == [
         (event, *place)
-        for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1)]
+        for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1), ("c", 0), ("c", 1)]
         for event in ("global", "personal")
     ]
+    starts = [event for event in events if event["event"] != "round" and event["round"] == 0]
+    for one, other in (starts[::2], starts[1::2]):  # both from the model that the run starts from
+        assert {**one, "stage": ""} == {**other, "stage": ""}
+
+
+def test_a_start_that_cannot_be_judged_keeps_nobody_from_training(tmp_path: Path):
+    """A deep network overflows before BatchNorm has seen a batch."""
+
+    class Overflowing(ToyBenchmark):
+        def evaluate(self, embedder):
+            if not run.notebook.rounds():
+                raise Diverged("the embeddings are not finite")
+            return super().evaluate(embedder)
+
+    run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),), benchmarks=(Overflowing(),))
+    run.run()
+    assert [event["event"] for event in run.notebook.books["metrics"]] == ["round", "round", "global", "personal"]
+    assert run.notices == ["fedpe: the start has no figures; its embeddings are not finite before training"]
 
 
 class Cut(BaseException):
@@ -330,7 +365,7 @@ def test_no_figures_of_a_client_that_fails_in_its_assessment(rehearsal: Rehearsa
     rehearsal.run(Deaf(SameProcess(rehearsal.federation)))
     personal = next(event for event in rehearsal.notebook.books["metrics"] if event["event"] == "personal")
     assert list(personal["clients"]) == ["ann", "bob", "zoe"]
-    assert rehearsal.notices == ["fedpe, round 2: no figures of eve: no light"]
+    assert rehearsal.notices == [f"fedpe, round {round_}: no figures of eve: no light" for round_ in (0, 2)]
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def test_a_last_line_without_its_end_does_not_count(tmp_path):
     assert comparison(folder) == expected
     with (folder / "metrics.jsonl").open("a") as file:
         file.write("\n")
-    assert [row.label for row in comparison(folder)] == ["pre-trained", "federated", "central", "late"]
+    assert [row.label for row in comparison(folder)] == ["start", "pre-trained", "federated", "central", "late"]
 
 
 @pytest.mark.parametrize(
@@ -344,15 +344,16 @@ def test_a_directory_that_is_no_run(tmp_path):
 
 def test_comparison(finished):
     rows = comparison(finished)
-    assert [row.label for row in rows] == ["pre-trained", "federated", "central"]
-    federated = rows[1].metrics
+    assert [row.label for row in rows] == ["start", "pre-trained", "federated", "central"]
+    assert rows[0].metrics["heldout/rank1"] == 0.1
+    federated = rows[2].metrics
     assert federated["heldout/accuracy"] == pytest.approx(0.936)
     events = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "personal"][-1]["clients"].values()
     personal = np.array([client["personal/rank1"] for client in last])
     assert federated["clients/personal/rank1"] == pytest.approx(personal.mean())
     assert federated["clients/personal/rank1_std"] == pytest.approx(personal.std())
-    assert "clients/personal/rank1" not in rows[2].metrics
+    assert "clients/personal/rank1" not in rows[3].metrics
 
 
 def test_where_nobody_has_a_model_of_its_own_the_global_one_is_shown_once(tmp_path):
@@ -365,7 +366,7 @@ def test_where_nobody_has_a_model_of_its_own_the_global_one_is_shown_once(tmp_pa
 
     events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     write_lines(folder / "metrics.jsonl", map(without_personal_models, events))
-    names = {name for name in comparison(folder)[1].metrics if name.startswith("clients/")}
+    names = {name for name in comparison(folder)[2].metrics if name.startswith("clients/")}
     assert names == {f"clients/global/{name}" for name in ("rank1", "rank1_std", "tar@1e-02", "tar@1e-02_std")}
 
 

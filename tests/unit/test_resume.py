@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from killing import PLACES, RECIPE, SETTINGS, go, results
+from killing import BEFORE_THE_FIRST_CHECKPOINT, PLACES, RECIPE, SETTINGS, go, results
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.rundir import RunDirectory
@@ -24,6 +24,17 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     found = results(tmp_path / "run")
     assert sorted(found) == sorted(undisturbed)
     assert [name for name in found if found[name] != undisturbed[name]] == []
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_killed_before_its_first_checkpoint_starts_again_with_and_without_resume(
+    undisturbed: dict[str, bytes], faces_cache: Path, tmp_path: Path, resume: bool
+):
+    """A service always says --resume, and a person may not know that there was anything."""
+    for place in BEFORE_THE_FIRST_CHECKPOINT:
+        assert go(tmp_path / "run", faces_cache, resume=resume, place=place) == -9, place
+    assert go(tmp_path / "run", faces_cache, resume=resume) == 0
+    assert results(tmp_path / "run") == undisturbed
 
 
 def test_a_run_killed_among_two_workers_ends_as_if_nothing_had_happened(
@@ -57,10 +68,24 @@ def test_a_second_process_in_the_same_run_is_refused(experiment: Experiment, tmp
     held = RunDirectory.create(tmp_path / "run", config, experiment.recipe, {})
     with pytest.raises(ConfigError, match="another process is working in this run"):
         RunDirectory.reopen(tmp_path / "run", config)
-    with pytest.raises(ConfigError, match="the folder is not empty"):
+    with pytest.raises(ConfigError, match="another process is working in this run"):
         RunDirectory.create(tmp_path / "run", config, experiment.recipe, {})
     held.close()
     RunDirectory.reopen(tmp_path / "run", config).close()
+
+
+@pytest.mark.parametrize("treasure", ["notes.txt", "report.html", "checkpoints/latest.safetensors"])
+def test_a_new_run_removes_nothing_but_what_a_failed_start_left(experiment: Experiment, tmp_path: Path, treasure: str):
+    config, path = experiment.resolved(), tmp_path / "run" / treasure
+    RunDirectory.create(tmp_path / "run", config, experiment.recipe, {}).close()
+    (tmp_path / "run" / "metrics.jsonl").write_text("of a round that never ended\n")
+    RunDirectory.create(tmp_path / "run", config, experiment.recipe, {}).close()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("of value")
+    with pytest.raises(ConfigError, match="the folder is not empty"):
+        RunDirectory.create(tmp_path / "run", config, experiment.recipe, {})
+    assert path.read_text() == "of value"
 
 
 def test_the_run_of_another_experiment_is_refused_and_what_differs_is_named(experiment: Experiment, tmp_path: Path):

@@ -1,8 +1,10 @@
 """Signs that something goes wrong: in the figures of a round, on screen, in the records and in the report."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from personae.algorithms import FedFR, FedPE
 from personae.algorithms.carrying import Carry
 from personae.core.signs import Figures
 from personae.parts.public import PublicSampling
+from personae.report.html import write_report
 from personae.report.records import read_run
 from personae.report.warnings import warnings_of
 from personae.runtime.checkpoint import Checkpoints
@@ -104,6 +107,59 @@ def test_a_resumed_run_sees_the_same_signs(tmp_path: Path, monkeypatch: pytest.M
             Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
     Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
     assert notebook.books["metrics"] == whole.notebook.books["metrics"]
+
+
+def write_run(folder: Path, figures: dict[str, list[dict[str, float]]], after: dict[str, str | None]) -> Path:
+    """A run by the benchmarks of its stages, round by round from 0 on; all but `pretrain` are federated."""
+    (folder / "evaluation").mkdir()
+    (folder / "config.json").write_text("{}")
+    stages = [{"name": name, "federated": name != "pretrain", "after": after[name]} for name in figures]
+    (folder / "summary.json").write_text(json.dumps({"stages": stages}))
+    events = [
+        {"event": "global", "stage": name, "round": number, "metrics": metrics}
+        for name, rounds in figures.items()
+        for number, metrics in enumerate(rounds)
+        if metrics
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    curves = {"roc": {"far": [], "tar": []}, "histogram": {"edges": [0, 1], "genuine": [0], "impostor": [0]}}
+    for name, rounds in figures.items():
+        benchmarks: dict[str, Any] = {}
+        for figure, value in rounds[-1].items():
+            benchmarks.setdefault(figure.partition("/")[0], {"metrics": {}, **curves})["metrics"][
+                figure.partition("/")[2]
+            ] = value
+        content = {"stage": name, "round": len(rounds) - 1, "benchmarks": benchmarks}
+        (folder / "evaluation" / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_federated_stage_that_ends_below_its_start_is_told(tmp_path: Path):
+    start = {"heldout/tar@1e-01": 0.99, "heldout/tar@1e-03": 0.939, "private/tar@1e-03": 0.5}
+    figures = {"fedfr": [start, {"heldout/tar@1e-01": 0.99, "heldout/tar@1e-03": 0.463, "private/tar@1e-03": 0.4}]}
+    run = write_run(tmp_path, figures, {"fedfr": None})
+    (told,) = warnings_of(read_run(run))
+    assert told.startswith(
+        "fedfr ends 47.6 points below its start (heldout TAR @ FAR 1e-03: 93.9 -> 46.3); lower its learning rate"
+    )
+    page = write_report(run).read_text()
+    assert "fedfr ends 47.6 points below its start (heldout TAR @ FAR 1e-03: 93.9 -&gt; 46.3)" in page
+
+
+def test_a_stage_is_compared_with_what_it_began_with(tmp_path: Path):
+    figures = {
+        "pretrain": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.6}],  # the server's own: no federated stage
+        "better": [{}, {"heldout/tar@1e-03": 0.7}],
+        "worse": [{}, {"heldout/tar@1e-03": 0.5}],
+        "scratch": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.89}],
+        "alike": [{}, {"heldout/tar@1e-03": 0.5997}],
+    }
+    after = {"pretrain": None, "better": "pretrain", "worse": "pretrain", "scratch": None, "alike": "pretrain"}
+    told = warnings_of(read_run(write_run(tmp_path, figures, after)))
+    assert [line.partition(");")[0] for line in told] == [
+        "worse ends 10.0 points below its start (heldout TAR @ FAR 1e-03: 60.0 -> 50.0",
+        "scratch ends 1.0 points below its start (heldout TAR @ FAR 1e-03: 90.0 -> 89.0",
+    ]
 
 
 def test_the_report_has_them(tmp_path: Path):

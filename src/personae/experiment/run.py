@@ -43,8 +43,9 @@ def run_experiment(
     progress: bool | Progress = False,
     notify: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Run it, or go on with it, in the folder `out`; gives its figures, models and report.
+    """Run it in the folder `out`; gives its figures, models and report.
 
+    With `resume` a run goes on after its last completed round; where there is none yet, it begins.
     Each of the `callbacks` gets every event of a round once that is safely on disk, and may raise `StopRun`.
     `progress`: True shows it, with whatever there is to `notify`, as the command line does.
     """
@@ -97,10 +98,7 @@ def conduct(
     speed = acceleration or Acceleration()
     layout = Layout.of(experiment.network.layout(), channels_last=speed.channels_last)
     initial = initial_weights(experiment, layout)
-    if resume:
-        run = RunDirectory.reopen(out, config)
-    else:
-        run = RunDirectory.create(out, config, recipe, environment(device, workers, speed))
+    run = RunDirectory.open(out, config, recipe, environment(device, workers, speed), resume=resume)
     try:
         materials = Materials(experiment, workers, progress, cache, notify)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")

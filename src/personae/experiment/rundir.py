@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from io import BufferedWriter
 from pathlib import Path
@@ -17,13 +18,19 @@ import torch
 
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
-from personae.core.stage import Recipe, Stage
+from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError
 from personae.files import replacing, sweep, write_text
 from personae.privacy.disclosure import leaves
+from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
 
 RECORDS = ("metrics", "ledger", "timing")
+LOCK = ".lock"
+OWN = {  # what a run puts into its folder before it has completed a round
+    *("config.json", "environment.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "timing.jsonl", LOCK),
+    *("checkpoints", "private", "models", "evaluation", "public", "scratch"),
+}
 
 
 class RunDirectory:
@@ -38,23 +45,39 @@ class RunDirectory:
         self.path = path
         self._lock = _hold(path)
         self._records: dict[str, BufferedWriter] = {}
-        for name in RECORDS:
-            self._records[name] = (path / f"{name}.jsonl").open("ab")
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        recipe: Recipe,
+        environment: Mapping[str, Any],
+        *,
+        resume: bool,
+    ) -> "RunDirectory":
+        """A new run, or with `resume` the one that was begun here, if there is any."""
+        return cls.reopen(path, config) if resume and has_begun(path) else cls.create(path, config, recipe, environment)
 
     @classmethod
     def create(
         cls, path: Path, config: Mapping[str, Any], recipe: Recipe, environment: Mapping[str, Any]
     ) -> "RunDirectory":
-        """A new run; the folder must not hold anything yet."""
-        if path.exists() and any(path.iterdir()):
+        """A new run. What one has left that ended before it completed a round makes room for it."""
+        if is_taken(path):
             raise ConfigError(
                 f"{path}: the folder is not empty; continue that run with --resume, or choose another --out"
             )
         path.mkdir(parents=True, exist_ok=True)
-        _write_json(path / "summary.json", {"stages": [_describe(stage) for stage in recipe]})
+        run = cls(path)
+        for leftover in (entry for entry in path.iterdir() if entry.name != LOCK):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        before = predecessors(recipe)
+        described = [{**_describe(stage), "after": before[stage.name]} for stage in recipe]
+        _write_json(path / "summary.json", {"stages": described})
         _write_json(path / "environment.json", environment)
         _write_json(path / "config.json", config)  # the last, because it makes the folder a run
-        return cls(path)
+        return run._opened()
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
@@ -71,7 +94,12 @@ class RunDirectory:
             raise ConfigError(f"{path}: this run is of another experiment ({different}); choose another --out")
         run = cls(path)
         sweep(path)
-        return run
+        return run._opened()
+
+    def _opened(self) -> "RunDirectory":
+        for name in RECORDS:
+            self._records[name] = (self.path / f"{name}.jsonl").open("ab")
+        return self
 
     def close(self) -> None:
         for file in self._records.values():
@@ -111,6 +139,20 @@ class RunDirectory:
         self._records[record].write(json.dumps(content).encode() + b"\n")
 
 
+def has_begun(path: Path) -> bool:
+    """Whether a run here has completed a round, or has a report though somebody has removed its checkpoints."""
+    return (path / "checkpoints" / LATEST).exists() or (path / "report.html").exists()
+
+
+def is_taken(path: Path) -> bool:
+    """Whether there is anything in this folder that a new run must not remove."""
+    return has_begun(path) or (path.exists() and not all(_is_own(entry.name) for entry in path.iterdir()))
+
+
+def _is_own(name: str) -> bool:
+    return name in OWN or (name.startswith(".") and name.endswith(".tmp"))  # the latter as in files.py
+
+
 def environment(device: str, workers: int, acceleration: Acceleration) -> dict[str, Any]:
     """What the figures may depend on besides the experiment."""
     return {
@@ -132,6 +174,7 @@ def _describe(stage: Stage) -> dict[str, Any]:
         "algorithm": stage.algorithm.name,
         "label": stage.title,
         "rounds": stage.rounds,
+        "federated": stage.algorithm.federated,
         "discloses": leaves(stage.algorithm),
         "pools_faces": stage.algorithm.pools_faces,
     }
@@ -139,7 +182,7 @@ def _describe(stage: Stage) -> dict[str, Any]:
 
 def _hold(path: Path) -> int:
     """Take the folder for this process; the lock goes when the process does, however it ends."""
-    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

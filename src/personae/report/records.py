@@ -27,6 +27,9 @@ class Stage:
     rounds: int | None = None
     discloses: tuple[str, ...] | None = None
     pools_faces: bool = False
+    federated: bool = False
+    after: str | None = None
+    """The stage it continues from; None for the start of the run."""
 
 
 @dataclass
@@ -62,7 +65,8 @@ class Record:
     def final_metrics(self) -> Metrics:
         """Of the final evaluation, or the latest known while there is none."""
         if self.evaluation is None:
-            return self.benchmarks[max(self.benchmarks)] if self.benchmarks else {}
+            latest = max(self.benchmarks, default=0)
+            return self.benchmarks[latest] if latest else {}
         return {
             f"{benchmark}/{name}": value
             for benchmark, result in self.evaluation.items()
@@ -193,12 +197,14 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
             record.benchmarks[number] = {name: float(value) for name, value in event["metrics"].items()}
         case "personal":
             # All clients of all rounds would be too much to keep: their spread, and the clients of the last round.
-            record.last_clients = {
+            figures = {
                 client: {name: float(value) for name, value in metrics.items()}
                 for client, metrics in event["clients"].items()
             }
-            record.new_clients = frozenset(map(str, event.get("new", ())))
-            record.clients[number] = spread(record.last_clients)
+            record.clients[number] = spread(figures)
+            if number:  # before the first round they are not yet of this stage
+                record.last_clients = figures
+                record.new_clients = frozenset(map(str, event.get("new", ())))
         case "warning":
             record.warnings.append((number, str(event["text"])))
         case unknown:
@@ -233,6 +239,8 @@ def _stages(summary: Mapping[str, Any]) -> tuple[Stage, ...]:
             rounds=stage.get("rounds"),
             discloses=tuple(map(str, stage["discloses"])) if "discloses" in stage else None,
             pools_faces=bool(stage.get("pools_faces", False)),
+            federated=bool(stage.get("federated", False)),
+            after=stage.get("after"),
         )
         for stage in summary["stages"]
     )

@@ -1,4 +1,4 @@
-"""The models of a run side by side: one row a stage, one column a metric."""
+"""The models of a run side by side: one row for its start and for each stage, one column for each metric."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from personae.evaluation.fairness import Spread
-from personae.report.records import Metrics, Run, read_run
+from personae.report.records import Metrics, Record, Run, read_run
 
 DEVIATION = "_std"
 CLIENTS = "clients/"
+START = "start"
 NAMES = {"rank1": "rank-1", "f_score": "F-score", "nmi": "NMI"}
 
 
 class Row(NamedTuple):
-    """Final metrics of a stage: `heldout/accuracy`, and `clients/personal/rank1` for means over clients.
+    """Metrics of the start, or final ones of a stage.
 
-    A deviation stands under the name of its metric with `_std` after it.
+    They are named like `heldout/accuracy`, and like `clients/personal/rank1` for means over clients. A deviation stands
+    under the name of its metric with `_std` after it.
     """
 
     label: str
@@ -33,16 +35,27 @@ def comparison(run: Path) -> list[Row]:
 
 
 def rows_of(run: Run) -> list[Row]:
-    rows = []
-    for stage in run.stages:
-        record = run.records[stage.name]
-        metrics = {**record.final_metrics, **record.fractions}
-        if record.clients:
-            for name, over_clients in _distinct(record.clients[max(record.clients)]).items():
-                metrics[f"{CLIENTS}{name}"] = over_clients.mean
-                metrics[f"{CLIENTS}{name}{DEVIATION}"] = over_clients.deviation
-        rows.append(Row(stage.label, metrics))
-    return rows
+    start = start_metrics(run)
+    rows = [Row(stage.label, stage_metrics(run.records[stage.name])) for stage in run.stages]
+    return [Row(START, start), *rows] if start else rows
+
+
+def start_metrics(run: Run) -> dict[str, float]:
+    """Of the given weights or the random ones that the first stage begins with, and every other that follows none."""
+    record = run.records[run.stages[0].name] if run.stages else Record()
+    return {**record.benchmarks.get(0, {}), **_over_clients(record, 0)}
+
+
+def stage_metrics(record: Record) -> dict[str, float]:
+    """Of the stage's model as it is now, none before its first round."""
+    latest = max(record.clients, default=0)
+    return {**record.final_metrics, **record.fractions, **(_over_clients(record, latest) if latest else {})}
+
+
+def _over_clients(record: Record, round_: int) -> dict[str, float]:
+    spreads = _distinct(record.clients.get(round_, {})).items()
+    means = {f"{CLIENTS}{name}": figure.mean for name, figure in spreads}
+    return means | {f"{CLIENTS}{name}{DEVIATION}": figure.deviation for name, figure in spreads}
 
 
 def _distinct(figures: Mapping[str, Spread]) -> Mapping[str, Spread]:
@@ -79,7 +92,7 @@ def cell(metrics: Metrics, name: str) -> str:
 
 
 def print_table(console: Console, run: Path) -> None:
-    """One row a stage; where the console is too narrow for that, one column a stage, in as many tables as it takes."""
+    """One row for each model; where the console is too narrow, one column instead, in as many tables as it takes."""
     content = read_run(run)
     rows = rows_of(content)
     columns = columns_of(rows)

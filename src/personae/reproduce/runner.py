@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -189,16 +188,12 @@ def _message(job: Job, out: Path, device: str, cache: Path | None) -> str:
 
 def _perform(order: dict[str, Any]) -> str | None:
     """Do one run, or go on with it; what comes back is why it diverged."""
-    out = Path(order["out"])
-    begun = (out / "config.json").is_file()
-    if out.exists() and not begun:
-        shutil.rmtree(out)  # killed while it was being made
     try:
         conduct(
             Experiment.model_validate_json(order["experiment"]),
-            out,
+            Path(order["out"]),
             begin=None if order["begin"] is None else Path(order["begin"]),
-            resume=begun,
+            resume=True,
             device=order["device"],
             cache=None if order["cache"] is None else Path(order["cache"]),
         )

@@ -13,6 +13,7 @@ from personae.core.wire import Packet
 from personae.errors import ConfigError, DataError
 from personae.files import write_bytes
 
+LATEST = "latest.safetensors"
 _WHERE = "checkpoint"  # the entry that says of which run and round a file is
 
 
@@ -60,7 +61,7 @@ class Checkpoints:
 
     @property
     def _latest(self) -> Path:
-        return self.folder / "latest.safetensors"
+        return self.folder / LATEST
 
     def _finished(self, stage: str) -> Path:
         return self.folder / "finished" / f"{stage}.safetensors"

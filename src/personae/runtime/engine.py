@@ -17,7 +17,7 @@ from personae.core.samples import Samples
 from personae.core.selection import Occasion
 from personae.core.signs import Figures
 from personae.core.stage import Stage, predecessors
-from personae.errors import ConfigError
+from personae.errors import ConfigError, Diverged
 from personae.progress import Advance, Progress, silent, unheard
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
@@ -98,12 +98,12 @@ class _Walk:
         holdings = engine.federation.holdings
         source = engine.federation.source
         self.clients = [ClientInfo(name, index, name == source) for index, name in enumerate(holdings.clients)]
+        self.before = predecessors(engine.federation.recipe)
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
         self.events: list[Mapping[str, Any]] = []  # of the round that is going on
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
-        before = predecessors(recipe)
         for stage in recipe:
             if not self._eligible(stage):
                 raise ConfigError(
@@ -120,7 +120,7 @@ class _Walk:
             first, figures = position.round + 1, position.figures
         for stage in recipe[start:]:
             if state is None:
-                parent = before[stage.name]
+                parent = self.before[stage.name]
                 previous = self.engine.checkpoints.finished(parent) if parent else None
                 state = stage.algorithm.start(previous, self._server(stage, 0))
             self._stage(stage, state, first, figures)
@@ -136,8 +136,8 @@ class _Walk:
             eligible = len(self._eligible(stage))
             unit, work = "clients", sum(stage.selection.count(eligible, each, stage.rounds) for each in rounds)
         with self.engine.progress(stage.title, work, unit) as advance:
-            if first == 1 and stage.evaluate_every:
-                self._evaluate(stage, state, 0)  # where the curves begin
+            if first == 1 and (stage.evaluate_every or self.before[stage.name] is None):
+                self._evaluate_start(stage, state)
             for round_ in rounds:
                 began = time.monotonic()
                 state, figures = self._round(stage, state, round_, figures, advance)
@@ -196,6 +196,13 @@ class _Walk:
         self._record(event)
         if round_ == stage.rounds:
             self.engine.journal.finished(stage, round_, self.backbone, results)
+
+    def _evaluate_start(self, stage: Stage, state: ServerState) -> None:
+        """Where the curves begin. A deep network that is not trained yet may overflow: then there are no figures."""
+        try:
+            self._evaluate(stage, state, 0)
+        except Diverged:
+            self.engine.notify(f"{stage.name}: the start has no figures; its embeddings are not finite before training")
 
     def _eligible(self, stage: Stage) -> list[ClientInfo]:
         """The clients of the stage's side that take part in training."""
