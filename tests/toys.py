@@ -169,7 +169,7 @@ class Rehearsal:
     folder: Path
     recipe: Recipe
     holdings: Crowd = field(default_factory=Crowd)
-    public: Faces = PUBLIC
+    public: Faces | None = PUBLIC
     firewall: Firewall = field(default_factory=Firewall)
     seed: int = 5
     source: str | None = None
@@ -188,7 +188,7 @@ class Rehearsal:
             holdings=self.holdings,
             private=self.folder / "private",
             judge=judge,
-            public=SharedFaces(self.public, self.folder / "public"),
+            public=SharedFaces(self.public, self.folder / "public") if self.public else None,
             source=self.source,
         )
 

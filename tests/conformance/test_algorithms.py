@@ -17,6 +17,7 @@ from personae.core import wire
 from personae.core.algorithm import Algorithm, AnyAlgorithm, Reply
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import KINDS, ClassEmbeddings
+from personae.errors import ConfigError
 from personae.parts.clustering import CFinch
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
@@ -190,6 +191,24 @@ def test_what_leaves_is_exactly_what_is_declared(tmp_path: Path, name: str, watc
     assert crossed <= declared
     if kind.federated:
         assert crossed == {payload for up in watch.ups for payload in wire.payload_bytes(up)} | {"Scalars"}
+
+
+@every
+def test_it_says_whether_it_needs_public_faces(tmp_path: Path, name: str):
+    algorithm = quickly(ALGORITHMS[name]())
+    settings = [algorithm]
+    if "public" in ALGORITHMS[name].__dataclass_fields__ and name != "pretrain":
+        settings = [dataclasses.replace(algorithm, public=public) for public in (False, True)]
+        assert [each.needs_public for each in settings] == [False, True]
+    for number, each in enumerate(settings):
+        stage = stage_of(each, rounds=1)
+        run = Rehearsal(tmp_path / f"{number}", (stage,), source=NAMES[0], public=None)
+        if each.needs_public:
+            with pytest.raises(ConfigError, match="public faces"):
+                run.run()
+        else:
+            run.run()
+            assert run.notebook.rounds()[0]["failed"] == {}
 
 
 # ---------------------------------------------------------------------------------------------------- runs as a whole

@@ -116,6 +116,10 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     def withheld(self) -> frozenset[str]:
         return frozenset() if self.public else frozenset({"public"})
 
+    @property
+    def needs_public(self) -> bool:
+        return self.public
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
         phi = PublicEmbeddings(self.sampling.rows(previous, server, model)) if self.public else None

@@ -151,6 +151,10 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         return self.algorithm.needs_labels_of
 
     @property
+    def needs_public(self) -> bool:
+        return self.algorithm.needs_public
+
+    @property
     def personalizes(self) -> bool:
         return self.carry.batch_norm != "shared" or self.algorithm.personalizes
 

@@ -47,6 +47,10 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     rows: Beginning = "mean"
     public: bool = False
 
+    @property
+    def needs_public(self) -> bool:
+        return self.public
+
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
         server.backbone.load(model)

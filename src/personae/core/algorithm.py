@@ -166,6 +166,11 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
         return "all"
 
     @property
+    def needs_public(self) -> bool:
+        """Whether it does nothing without public faces: at the server, and at every client where it is federated."""
+        return False
+
+    @property
     def personalizes(self) -> bool:
         """Whether a client uses another model than the global one."""
         return type(self).personal is not Algorithm.personal

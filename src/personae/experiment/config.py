@@ -266,9 +266,18 @@ def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
         experiment.network.check()
         predecessors(experiment.recipe)
         require_labels(experiment.recipe, experiment.unlabelled)
+        _require_public(experiment)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
     return experiment
+
+
+def _require_public(experiment: Experiment) -> None:
+    for stage in experiment.recipe:
+        if stage.algorithm.needs_public and experiment.data.public is None:
+            raise ConfigError(
+                f"stage {stage.name}: {stage.algorithm.name} needs public faces; add [data.public] to the experiment"
+            )
 
 
 def _stage(section: StageSection) -> Stage:
