@@ -201,7 +201,7 @@ def test_it_says_whether_it_needs_public_faces(tmp_path: Path, name: str):
         settings = [dataclasses.replace(algorithm, public=public) for public in (False, True)]
         assert [each.needs_public for each in settings] == [False, True]
     for number, each in enumerate(settings):
-        stage = stage_of(each, rounds=1)
+        stage = stage_of(each)
         run = Rehearsal(tmp_path / f"{number}", (stage,), source=NAMES[0], public=None)
         if each.needs_public:
             with pytest.raises(ConfigError, match="public faces"):

@@ -252,6 +252,22 @@ def test_missing_faces_are_a_data_error(personae: Personae, experiment: Path, tm
     assert "no-such" in one_line(ended)
 
 
+@pytest.mark.parametrize("command", [("run",), ("run", "--dry-run"), ("serve",)])
+@pytest.mark.parametrize("name", ["fedfr", "adapt"])
+def test_without_the_public_faces_that_it_needs_nothing_begins(
+    personae: Personae, tmp_path: Path, command: tuple[str, ...], name: str
+) -> None:
+    experiment, out = tmp_path / "x.toml", tmp_path / "run"
+    experiment.write_text(
+        'name = "x"\npartition = { clients = 2 }\ndata = { private = { identities = 8 } }\n'
+        f'[[stages]]\nname = "federate"\nalgorithm = {{ name = "{name}" }}\n'
+    )
+    ended = personae(command[0], experiment, *command[1:], "--out", out)
+    assert ended.code == 2
+    assert f"stage federate: {name} needs public faces; add [data.public] to the experiment" in one_line(ended)
+    assert not out.exists()
+
+
 def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path) -> None:
     """Each client has one training image, which BatchNorm cannot be trained on."""
     for person in range(3):

@@ -72,6 +72,21 @@ def test_certificates_are_signed_for_the_hosts_and_secrets_are_for_their_owner(t
     assert all(path.is_file() for path in made)
 
 
+def test_a_client_without_its_copy_of_the_public_faces_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    stages = [
+        {"name": "pretrain", "algorithm": {"name": "pretrain"}},
+        {"name": "federate", "algorithm": {"name": "fedfr"}},
+    ]
+    data = {"public": {"source": "/somewhere/else"}, "private": {"identities": 8}}
+    job = Job.of("a1", experiment(stages=stages, data=data), "exact", 1 << 20)
+    bare = Member(data=tmp_path / "never read", home=tmp_path / "home")
+    with pytest.raises(ConfigError, match=r"stage federate: fedfr .* no copy of them; give their place with --public"):
+        bare.host(job)
+    parts = {"public": {"parts": {"a": {"identities": 2}, "b": {"identities": 2}}}, "private": {"identities": 8}}
+    with pytest.raises(ConfigError, match=r"give data\.public one source instead of parts"):
+        Plan.new(experiment(stages=stages, data=parts), ["ann", "bob"], Conditions())
+
+
 def test_what_is_there_stays_and_clients_can_be_added(tmp_path: Path) -> None:
     make_certificates(tmp_path, [], ["ann"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -60,6 +60,7 @@ class Member:
         """All that a run needs here, opened."""
         experiment = job.parsed()
         self._tell(experiment)
+        self._require_public(experiment)
         faces = own_faces(
             self.data,
             experiment,
@@ -83,6 +84,15 @@ class Member:
         own.write()
         federation = own.federation(faces, self._public(experiment))
         return OwnHost(own, federation, self.device, problems=self.problems)
+
+    def _require_public(self, experiment: Experiment) -> None:
+        missing = public_source(experiment, self.public, self.handling) is None
+        for stage in experiment.recipe:
+            if missing and stage.algorithm.federated and stage.algorithm.needs_public:
+                raise ConfigError(
+                    f"stage {stage.name}: {stage.algorithm.name} trains with public faces, and this client has no copy "
+                    "of them; give their place with --public"
+                )
 
     def _public(self, experiment: Experiment) -> SharedFaces | None:
         source = public_source(experiment, self.public, self.handling)

@@ -111,6 +111,12 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
                 f"stage {stage.name}: {stage.algorithm.name} shows every client the class embeddings of all others; "
                 "it is for comparisons on one machine (personae run), so leave the stage out"
             )
+        public = experiment.data.public
+        if stage.algorithm.federated and stage.algorithm.needs_public and public is not None and public.parts:
+            raise ConfigError(
+                f"stage {stage.name}: a client has its own copy of the public faces as one set; "
+                "give data.public one source instead of parts"
+            )
     if experiment.partition.new_clients >= len(clients):
         raise ConfigError(
             f"partition.new_clients is {experiment.partition.new_clients} of {len(clients)} clients; some must train"

@@ -22,7 +22,7 @@ from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
-from personae.experiment.config import Experiment
+from personae.experiment.config import SYNTHETIC, Experiment
 from personae.experiment.rundir import RunDirectory
 from personae.experiment.rundir import environment as surroundings
 from personae.files import write_text
@@ -67,6 +67,12 @@ def serve(
     prepare(experiment, out, list(keys), conditions, resume=resume)
     if experiment.evaluation.personalized is not None:
         notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
+    if experiment.data.public is not None and experiment.data.public.source != SYNTHETIC:
+        needing = [
+            stage.name for stage in experiment.recipe if stage.algorithm.federated and stage.algorithm.needs_public
+        ]
+        if needing:
+            notify(f"every client needs its own copy of the public faces in {', '.join(needing)}: join with --public")
     with Gate(host, port, certs, keys, conditions.max_bytes) as gate:
         notify(f"waiting at {host}:{port} for {', '.join(keys)}")
         try:
