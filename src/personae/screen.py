@@ -17,15 +17,18 @@ from personae.console import output
 from personae.data.aligned import MISSES, Alignment
 from personae.data.faces import FaceSet
 from personae.data.holdings import Holding
+from personae.data.images import ImageError
 from personae.data.inspection import SHOWN, Inspection
 from personae.doctor import Finding
-from personae.errors import NO_MATCH
+from personae.errors import NO_MATCH, DataError
 from personae.evaluation.protocols import BenchmarkResult
 from personae.evaluation.suite import Evaluation
 from personae.experiment.clusters import LABELS, SHEET, Clusters
 from personae.experiment.forecast import Forecast
 from personae.privacy.disclosure import crossings, markdown, warning
+from personae.recognition.enrolment import Enrolment
 from personae.recognition.export import Exported
+from personae.recognition.faces import complaint
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Match
 from personae.recognition.threshold import Threshold
@@ -118,13 +121,19 @@ def exported(done: Exported, as_json: bool) -> None:
     _line(f"card: {done.page}, {done.card}")
 
 
-def enrolled(added: Mapping[str, int], gallery: Gallery, as_json: bool) -> None:
-    """How many faces are new of whom."""
+def enrolled(added: Mapping[str, int], found: Enrolment, gallery: Gallery, as_json: bool) -> None:
+    """How many faces are new of whom, and what was left out."""
+    left_out = {file: str(why) for file, why in found.unusable.items()}
     if as_json:
-        _print_json({"added": added, **_plain_gallery(gallery)})
+        gaps = {"left_out": left_out, "not_enrolled": found.not_enrolled, "twice": found.twice}
+        _print_json({"added": added, **gaps, **_plain_gallery(gallery)})
         return
     for name, faces in added.items():
-        _line(f"{name}: {faces} new faces")
+        _line(f"{name}: {faces} new {'face' if faces == 1 else 'faces'}")
+    for name in found.not_enrolled:
+        _line(f"{name}: not enrolled, none of their images can be used")
+    for file, why in left_out.items():
+        _line(f"left out: {file} ({why})")
     _gallery_line(gallery)
 
 
@@ -139,15 +148,31 @@ def people(gallery: Gallery, as_json: bool) -> None:
     _gallery_line(gallery)
 
 
-def matches(found: Mapping[str, Match], threshold: Threshold, as_json: bool, *, claimed: bool = False) -> None:
-    """Who is on each image, or whether they are who they `claimed` to be; the exit code says the same."""
+def matches(
+    found: Mapping[str, Match],
+    threshold: Threshold,
+    as_json: bool,
+    *,
+    claimed: bool = False,
+    unusable: Mapping[str, ImageError] | None = None,
+) -> None:
+    """Who is on each image, or whether they are who they `claimed` to be; the exit code says the same.
+
+    Where images are `unusable`, that is an error after the answers to all others.
+    """
+    unusable = unusable or {}
     if as_json:
         plain = {image: {**dataclasses.asdict(match), "accepted": match.accepted} for image, match in found.items()}
-        _print_json({"matches": plain, "threshold": dataclasses.asdict(threshold)})
+        without = {image: str(why) for image, why in unusable.items()}
+        _print_json({"matches": plain, "unusable": without, "threshold": dataclasses.asdict(threshold)})
     else:
         for image, match in found.items():
             _line(f"{image}: {_verdict(match, claimed)}, score {match.score:.4f}")
+        for image, why in unusable.items():
+            _line(f"{image}: cannot be used ({why})")
         _line(f"accepted from {threshold}")
+    if unusable:
+        raise DataError(complaint(unusable, len(found) + len(unusable)))
     if not all(match.accepted for match in found.values()):
         raise typer.Exit(NO_MATCH)
 

@@ -586,7 +586,7 @@ def test_what_goes_wrong_in_use_is_one_line(personae, run: Path, people: Path, t
             "of another model",
         ),
         ("identify", first, *of_run, "--no-mirror", "--threshold", "0"): (2, "other mirror images"),
-        ("identify", people / "wide.png", *of_run, "--threshold", "0"): (3, "wide.png: 40x32 pixels"),
+        ("identify", people / "wide.png", *of_run, "--threshold", "0"): (3, "wide.png: cannot be used (40x32 pixels"),
         ("identify", people / "text.png", *of_run, "--threshold", "0"): (3, "text.png: cannot be used"),
         ("identify", people / "none.png", *of_run, "--threshold", "0"): (3, "none.png: cannot be used"),
         ("identify", first, "--model", run, "--gallery", tmp_path / "other.db", "--threshold", "0"): (3, "no gallery"),
@@ -598,7 +598,7 @@ def test_what_goes_wrong_in_use_is_one_line(personae, run: Path, people: Path, t
         ("gallery", "remove", gallery, "Eve"): (2, "nobody is called 'Eve'"),
         ("gallery", "list", tmp_path / "other.db"): (3, "no gallery"),
         ("enroll", people, *of_run): (3, ""),
-        ("enroll", people / "wide.png", "--name", "Eve", *of_run): (3, "aligned faces of 32x32; give --align"),
+        ("enroll", people / "wide.png", "--name", "Eve", *of_run): (3, "aligned faces of 32x32); give --align"),
         ("export", run): (2, ""),
     }
     for arguments, (code, text) in cases.items():
@@ -718,11 +718,11 @@ def test_images_without_a_face_and_machines_without_a_detector(
     nobody.rename(tmp_path / "set" / "Bob" / "nobody.png")
     nobody = tmp_path / "set" / "Bob" / "nobody.png"
     cases = {
-        ("identify", photograph, nobody, *options): f"{nobody}: cannot be used (no face was found); give an image",
+        ("identify", photograph, nobody, *options): f"1 of 2 images cannot be used, the first is {nobody} (no face was",
         ("verify", "Ann", nobody, *options): f"{nobody}: cannot be used (no face was found); give an image",
         ("verify", nobody, photograph, "--model", run, "--threshold", "0", "--align"): f"{nobody}: cannot be used",
         ("enroll", nobody, "--name", "Bob", *options): f"{nobody}: cannot be used (no face was found); give an image",
-        ("enroll", tmp_path / "set", *options): "set: Bob/nobody.png cannot be used (no face was found); repair or",
+        ("enroll", tmp_path / "set", *options): "set: Bob/nobody.png: cannot be used (no face was found); give an",
         ("identify", people / "text.png", *options): "text.png: cannot be used (not a JPEG",
     }
     for arguments, text in cases.items():
@@ -731,7 +731,7 @@ def test_images_without_a_face_and_machines_without_a_detector(
 
     model = load_model(run)
     assert read_face(photograph, model, align=True).shape == (32, 32, 3)
-    with pytest.raises(DataError, match="200x160 pixels, and the model takes aligned faces of 32x32; give --align"):
+    with pytest.raises(DataError, match=r"200x160 pixels, and the model takes aligned faces of 32x32\); give --align"):
         read_person([photograph], model)
 
     monkeypatch.undo()

@@ -238,3 +238,84 @@ def test_from_a_benchmark_s_photographs_to_a_figure(personae: Personae, weights:
     assert (code, json.loads(out)["cfpff"]["gaps"]) == (0, skipped)
     code, _, err = personae("evaluate", weights, *on, "--missed", "crop")
     assert (code, "--missed goes with --align" in err) == (2, True)
+
+
+def test_a_folder_is_enrolled_whole_or_not_at_all(
+    personae: Personae, weights: Path, people: Path, tmp_path: Path
+) -> None:
+    for path in people.rglob("*.png"):
+        Image.open(path).resize((SIZE, SIZE)).save(path)
+    first, *_, last = sorted(people.iterdir())
+    broken = min(last.iterdir())
+    broken.write_bytes(b"no image")
+    gallery = tmp_path / "people.db"
+    asked = ("enroll", people, "--model", weights, "--gallery", gallery, "--threshold", 0.5)
+    code, out, err = personae(*asked)
+    assert (code, out) == (3, "")
+    line = the_line(err)
+    assert f"1 of 40 images cannot be used, the first is {people}: {last.name}/{broken.name} (not a JPEG" in line
+    assert line.endswith("or leave such files out with --skip-unreadable. Nobody was enrolled")
+    assert not gallery.exists()
+
+    code, out, err = personae(*asked, "--skip-unreadable")
+    assert code == 0, err
+    assert f"{first.name}: 10 new faces" in out
+    assert f"{last.name}: 9 new faces" in out
+    assert f"left out: {people}: {last.name}/{broken.name} (not a JPEG" in out
+    before = gallery.read_bytes()
+    code, _, err = personae(*asked)
+    assert (code, gallery.read_bytes() == before) == (3, True)
+
+    for path in last.iterdir():
+        path.write_bytes(b"")
+    new = (*asked[:4], "--gallery", tmp_path / "new.db", "--skip-unreadable")
+    code, out, err = personae(*new)
+    assert code == 0, err
+    assert f"{last.name}: not enrolled, none of their images can be used" in out
+    told = json.loads(personae(*new, "--json")[1])
+    assert told["not_enrolled"] == [last.name]
+    assert set(told["left_out"].values()) == {"an empty file"}
+    assert last.name not in told["added"]
+
+
+def test_one_photograph_under_two_names_is_told(
+    personae: Personae, weights: Path, people: Path, tmp_path: Path
+) -> None:
+    for path in people.rglob("*.png"):
+        Image.open(path).resize((SIZE, SIZE)).save(path)
+    one, other, *_ = sorted(people.iterdir())
+    photograph = min(one.iterdir())
+    Image.open(photograph).save(other / "copy.bmp")  # other bytes, the same pixels
+    (one / "again.png").write_bytes(photograph.read_bytes())  # under one name it is no matter
+    code, _, err = personae("enroll", people, "--model", weights, "--gallery", tmp_path / "people.db")
+    assert code == 0
+    (line,) = [line for line in err.splitlines() if "one photograph" in line]
+    assert f"{people}: {one.name}/{photograph.name}" in line or f"{people}: {one.name}/again.png" in line
+    assert f"{people}: {other.name}/copy.bmp are one photograph, under two names" in line
+
+
+@pytest.mark.usefixtures("detector")
+def test_identify_answers_for_all_and_lists_what_it_missed(
+    personae: Personae, weights: Path, people: Path, tmp_path: Path
+) -> None:
+    in_scenes(people)
+    known = ("--model", weights, "--gallery", tmp_path / "people.db", "--align")
+    assert personae("enroll", people, *known, "--threshold", -1)[0] == 0
+    nobody, broken = tmp_path / "nobody.png", tmp_path / "broken.png"
+    Image.new("RGB", (90, 90)).save(nobody)
+    broken.write_bytes(b"")
+    seen = sorted(people.rglob("*.png"))[::10]
+    code, out, err = personae("identify", seen[0], nobody, *seen[1:], broken, *known)
+    assert code == 3
+    alone = personae("identify", *seen, *known)[1].splitlines()
+    assert len(alone) == 5
+    assert set(alone) <= set(out.splitlines())
+    assert f"{nobody}: cannot be used (no face was found)\n" in out
+    assert f"{broken}: cannot be used (an empty file)\n" in out
+    assert f"2 of 6 images cannot be used, the first is {nobody} (no face was found)" in the_line(err)
+    code, out, _ = personae("identify", seen[0], nobody, *known, "--json")
+    told = json.loads(out)
+    assert (code, told["unusable"]) == (3, {str(nobody): "no face was found"})
+    assert list(told["matches"]) == [str(seen[0])]
+    code, _, err = personae("verify", seen[0].parent.name, nobody, *known)
+    assert (code, "nobody.png: cannot be used (no face was found)" in the_line(err)) == (3, True)

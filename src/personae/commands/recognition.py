@@ -35,11 +35,11 @@ from personae.errors import ConfigError
 from personae.experiment.assess import Model as LoadedModel
 from personae.experiment.assess import load_model
 from personae.recognition.card import card_paths
+from personae.recognition.enrolment import prepare
 from personae.recognition.export import export_model
-from personae.recognition.faces import read_face, read_people, read_person
+from personae.recognition.faces import read_face, read_people, read_portraits
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Recogniser, open_gallery
-from personae.recognition.recogniser import enroll as enroll_person
 from personae.recognition.threshold import Threshold, by_hand, threshold_at
 
 app = typer.Typer()
@@ -124,6 +124,7 @@ def enroll(
     gallery: GalleryFile,
     name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
     align: Align = False,
+    skip_unreadable: SkipUnreadable = False,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
     benchmark: BenchmarkName = None,
@@ -140,16 +141,24 @@ def enroll(
     """Make people known: keep the vectors of their faces in a gallery, with the threshold to accept from."""
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
+    if gallery.exists():
+        open_gallery(gallery, loaded).close()  # that it is another model's is said before the work
     people = (
-        [(name, read_person(faces, loaded, align=align))]
+        [(name, read_portraits(faces, loaded, align=align))]
         if name
         else chain.from_iterable([read_people(path, loaded, align=align) for path in faces])
     )
+    found = prepare(people, loaded)
+    for one, other in found.twice:
+        notify(f"{one} and {other} are one photograph, under two names; whose is it?")
+    if not skip_unreadable:
+        found.refuse_gaps()
+    found.refuse_nobody()
     with open_gallery(gallery, loaded) as known:
+        added = known.add_all(found.vectors)
         if chosen:
             known.threshold = chosen
-        added = {person: enroll_person(known, loaded, person, images) for person, images in people}
-        screen.enrolled(added, known, as_json)
+        screen.enrolled(added, found, known, as_json)
 
 
 @app.command()
@@ -201,13 +210,18 @@ def identify(
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
-    """Who of the enrolled is it? Ends with 0 if every image is of somebody known, and with 7 if one is not."""
+    """Who of the enrolled is it? Ends with 0 if every image is of somebody known, with 7 if one is not.
+
+    Images that cannot be used are named, the others answered; it ends with 3 then.
+    """
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with Gallery.open(gallery) as known:
         used = Recogniser(loaded, _stated(chosen, known), known)
-        found = used.identify(torch.stack([read_face(path, loaded, align=align) for path in images]))
-        screen.matches(dict(zip(map(str, images), found, strict=True)), used.threshold, as_json)
+        given = read_portraits(images, loaded, align=align)
+        found = used.identify(torch.stack(list(given.faces.values()))) if given.faces else []
+        matches = dict(zip(given.faces, found, strict=True))
+        screen.matches(matches, used.threshold, as_json, unusable=given.unusable)
 
 
 galleries = typer.Typer(help="Who is known: list people, or erase somebody.", no_args_is_help=True)

@@ -1,10 +1,13 @@
 """Faces as a model takes them: of exactly its size and aligned, or with `align` brought there from photographs.
 
-Without `align`, anything of another size is refused.
+Without `align`, anything of another size is refused: a single image has no others beside it whose sizes could tell, as
+they do where whole sets are opened (`personae.data.shapes`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,32 +16,67 @@ from torch import Tensor
 
 from personae.data.aligned import align_face
 from personae.data.faces import FaceSet
-from personae.data.images import SUFFIXES, ImageError, decode_whole
+from personae.data.images import SUFFIXES, ImageError, decode_whole, is_image
 from personae.data.packs import is_pack, open_pack
 from personae.data.readers import read_listing
-from personae.data.readers.listing import Fetch, Listing, read_file
+from personae.data.readers.listing import Listing, read_file
 from personae.errors import DataError
 from personae.experiment.assess import Model
 
 
+class WrongSizeError(ImageError):
+    """An image that is not an aligned face of the model's size."""
+
+
+@dataclass(frozen=True)
+class Portraits:
+    """Images by the names of their files: faces as the model takes them, and why the others cannot be used."""
+
+    faces: Mapping[str, Tensor]
+    unusable: Mapping[str, ImageError] = field(default_factory=dict)
+
+    def usable(self) -> Tensor:
+        """uint8 [N, height, width, 3], RGB: all of them, or a DataError."""
+        if self.unusable:
+            raise DataError(complaint(self.unusable, len(self.faces) + len(self.unusable)))
+        return torch.stack(list(self.faces.values()))
+
+
+def complaint(unusable: Mapping[str, ImageError], images: int) -> str:
+    """How many of these images cannot be used, the first of them, and what to do."""
+    name, why = next(iter(unusable.items()))
+    advice = "give an image of a face"
+    if isinstance(why, WrongSizeError):
+        advice = "give --align to have the face found and aligned, or do so first with `personae data align`"
+    if images == 1:
+        return f"{name}: cannot be used ({why}); {advice}"
+    return f"{len(unusable)} of {images} images cannot be used, the first is {name} ({why}); {advice}"
+
+
 def read_face(path: str | Path, model: Model, *, align: bool = False) -> Tensor:
     """uint8 [height, width, 3], RGB; of a photograph, with `align`, the main face that is found in it."""
-    try:
-        return _face(read_file(Path(path)), str(path), model, align=align, upright=True)
-    except ImageError as why:
-        raise DataError(f"{path}: cannot be used ({why}); give an image of a face") from why
+    return read_portraits([path], model, align=align).usable()[0]
 
 
 def read_person(paths: Sequence[str | Path], model: Model, *, align: bool = False) -> Tensor:
     """uint8 [N, height, width, 3]: the images at these paths, and those in folders among them."""
+    return read_portraits(paths, model, align=align).usable()
+
+
+def read_portraits(paths: Sequence[str | Path], model: Model, *, align: bool = False) -> Portraits:
+    """The same with the images that cannot be used."""
     files = [file for path in map(Path, paths) for file in (_inside(path) if path.is_dir() else [path])]
-    return torch.stack([read_face(file, model, align=align) for file in files])
+
+    def face(file: Path) -> Tensor:
+        return _face(read_file(file), model, align=align, upright=True)
+
+    return _portraits({str(file): partial(face, file) for file in files})
 
 
-def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tuple[str, Tensor]]:
+def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tuple[str, Portraits]]:
     """Everybody in a set of faces (a folder per person, a zip, a list, a pack), one after the other, with all images.
 
-    That the set is none is said at once, that an image cannot be used when it is its turn.
+    That the set is none is said at once.
     """
     if is_pack(path):
         if align:
@@ -47,56 +85,64 @@ def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tu
     return _listed(read_listing(path), model, align=align)
 
 
-def _packed(faces: FaceSet, path: Path, model: Model) -> Iterator[tuple[str, Tensor]]:
-    _check_size(faces.size, str(path), model, "pack them at that size")
+def _portraits(images: Mapping[str, Callable[[], Tensor]]) -> Portraits:
+    faces: dict[str, Tensor] = {}
+    unusable: dict[str, ImageError] = {}
+    for name, read in images.items():
+        try:
+            faces[name] = read()
+        except ImageError as why:
+            unusable[name] = why
+    return Portraits(faces, unusable)
+
+
+def _packed(faces: FaceSet, path: Path, model: Model) -> Iterator[tuple[str, Portraits]]:
+    if wrong := _wrong_size(faces.size, model):
+        raise DataError(f"{path}: {wrong}; pack them at that size")
     return (
-        (name, torch.from_numpy(faces.images(np.flatnonzero(faces.identity == code))))
+        (name, Portraits(dict(zip(_names(faces, path, rows), torch.from_numpy(faces.images(rows)), strict=True))))
         for code, name in enumerate(faces.identities)
+        for rows in [np.flatnonzero(faces.identity == code)]
     )
 
 
-def _listed(listing: Listing, model: Model, *, align: bool) -> Iterator[tuple[str, Tensor]]:
+def _names(faces: FaceSet, path: Path, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+    return [f"{path}: {name}" for name in faces.columns["path"][rows].tolist()]
+
+
+def _listed(listing: Listing, model: Model, *, align: bool) -> Iterator[tuple[str, Portraits]]:
     positions = defaultdict(list)
     for position, name in enumerate(listing.labels):
         positions[name].append(position)
     with listing.opened() as fetch:
+
+        def face(position: int) -> Tensor:
+            return _face(fetch(position), model, align=align, upright=listing.upright)
+
         for name, chosen in positions.items():
-            yield name, torch.stack([_fetched(listing, fetch, each, model, align=align) for each in chosen])
+            files = {f"{listing.source}: {listing.paths[position]}": partial(face, position) for position in chosen}
+            yield name, _portraits(files)
 
 
 def _inside(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    found = sorted(path for path in folder.iterdir() if is_image(path.name))
     if not found:
         raise DataError(f"{folder}: no images in it ({', '.join(sorted(SUFFIXES))})")
     return found
 
 
-def _fetched(listing: Listing, fetch: Fetch, position: int, model: Model, *, align: bool) -> Tensor:
-    source, name = listing.source, listing.paths[position]
-    try:
-        return _face(fetch(position), f"{source}: {name}", model, align=align, upright=listing.upright)
-    except ImageError as why:
-        raise DataError(f"{source}: {name} cannot be used ({why}); repair or remove it") from why
-
-
-def _face(encoded: bytes, name: str, model: Model, *, align: bool, upright: bool) -> Tensor:
+def _face(encoded: bytes, model: Model, *, align: bool, upright: bool) -> Tensor:
     """`upright`: whether a photograph is turned as its camera says before a face is looked for."""
     pixels = decode_whole(encoded, upright=align and upright)
     if align:
         pixels = align_face(pixels, model.height, model.width)
-    _check_size(
-        pixels.shape[:2],
-        name,
-        model,
-        "give --align to have the face found and aligned, or do so first with `personae data align`",
-    )
+    if wrong := _wrong_size(pixels.shape[:2], model):
+        raise WrongSizeError(wrong)
     return torch.from_numpy(np.array(pixels))
 
 
-def _check_size(size: Sequence[int], name: str, model: Model, advice: str) -> None:
+def _wrong_size(size: Sequence[int], model: Model) -> str | None:
     height, width = size
-    if (height, width) != (model.height, model.width):
-        raise DataError(
-            f"{name}: {width}x{height} pixels, and the model takes aligned faces of {model.width}x{model.height}; "
-            f"{advice}"
-        )
+    if (height, width) == (model.height, model.width):
+        return None
+    return f"{width}x{height} pixels, and the model takes aligned faces of {model.width}x{model.height}"

@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,19 +135,26 @@ class Gallery:
 
     def add(self, name: str, vectors: Tensor) -> int:
         """Keep these faces of a person, known or new; gives how many of them were not there before."""
-        name = _plain(name)
-        if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise ConfigError(f"{self.path}: {name[:MAX_NAME]!r} is no name; give 1 to {MAX_NAME} printable characters")
-        rows = [row.numpy().astype("<f4").tobytes() for row in self._checked(vectors)]
+        return next(iter(self.add_all({name: vectors}).values()))
+
+    def add_all(self, people: Mapping[str, Tensor]) -> dict[str, int]:
+        """The same for several people: all of them, or none."""
+        written = {
+            checked_name(name): [row.numpy().astype("<f4").tobytes() for row in self._checked(vectors)]
+            for name, vectors in people.items()
+        }
         with _transaction(self.path, self._connection):
-            self._connection.execute("INSERT INTO people (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,))
-            (person,) = self._connection.execute("SELECT id FROM people WHERE name = ?", (name,)).fetchone()
-            before = self._connection.total_changes
-            self._connection.executemany(
-                "INSERT INTO faces (person, vector) VALUES (?, ?) ON CONFLICT (person, vector) DO NOTHING",
-                [(person, row) for row in rows],
-            )
-            return self._connection.total_changes - before
+            return {name: self._add(name, rows) for name, rows in written.items()}
+
+    def _add(self, name: str, rows: list[bytes]) -> int:
+        self._connection.execute("INSERT INTO people (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,))
+        (person,) = self._connection.execute("SELECT id FROM people WHERE name = ?", (name,)).fetchone()
+        before = self._connection.total_changes
+        self._connection.executemany(
+            "INSERT INTO faces (person, vector) VALUES (?, ?) ON CONFLICT (person, vector) DO NOTHING",
+            [(person, row) for row in rows],
+        )
+        return self._connection.total_changes - before
 
     def remove(self, name: str) -> int:
         """Erase a person with all faces; gives how many these were. Nothing of them is left in the file."""
@@ -253,6 +260,14 @@ def _transaction(path: Path, connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")
+
+
+def checked_name(name: str) -> str:
+    """As it is kept."""
+    plain = _plain(name)
+    if not plain or len(plain) > MAX_NAME or not plain.isprintable():
+        raise ConfigError(f"{plain[:MAX_NAME]!r} is no name; give 1 to {MAX_NAME} printable characters")
+    return plain
 
 
 def _plain(name: str) -> str:
