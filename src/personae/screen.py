@@ -233,10 +233,11 @@ def inspection(found: Inspection, as_json: bool) -> None:
         return
     _line(f"{found.path}: {found.layout}")
     _line(f"{found.images:,} images of {found.identities:,} identities; {found.looked_at:,} were looked at")
-    table = Table("images of an identity", *found.per_identity)
-    table.add_row("", *(f"{value:g}" for value in found.per_identity.values()))
-    output.print(table)
-    largest = max(count for _, _, count in found.histogram)
+    if found.per_identity:
+        table = Table("images of an identity", *found.per_identity)
+        table.add_row("", *(f"{value:g}" for value in found.per_identity.values()))
+        output.print(table)
+    largest = max((count for _, _, count in found.histogram), default=0)
     for first, last, count in found.histogram:
         span = f"{first}" if first == last else f"{first} to {last}"
         _line(f"{span:>14} {count:>8,} {'#' * round(40 * count / largest)}")

@@ -242,6 +242,21 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
     assert any("1 folder has no images and is ignored: bob/again" in remark for remark in listing.remarks)
 
 
+def test_a_folder_of_images_without_people_is_inspected_too(tmp_path: Path) -> None:
+    for number in range(3):
+        put(tmp_path / "heap" / f"{number}.png", picture(number))
+    put(tmp_path / "heap" / "copy.png", picture(1))
+    put(tmp_path / "heap" / "film.mov", b"")
+    told = tell("data", "inspect", tmp_path / "heap")
+    assert told.exit_code == 0, told.output
+    for text in ("4 images of 0 identities", "nobody says who is on the images", "1 file is left out (1 MOV)"):
+        assert text in told.output
+    assert f"personae cluster MODEL --on {tmp_path}/heap" in told.output
+    assert inspected(tmp_path / "heap")["repeated"] == 1
+    assert tell("data", "pack", tmp_path / "heap", tmp_path / "heap.faces", "--unlabelled").exit_code == 0
+    assert inspected(tmp_path / "heap.faces")["identities"] == 0
+
+
 def test_a_data_set_one_level_further_down(tmp_path: Path) -> None:
     put(tmp_path / "download" / "faces" / "images" / "a.png", picture(1))
     (tmp_path / "download" / "faces" / "labels.csv").write_text("path,identity\na.png,ann\n")

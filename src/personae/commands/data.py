@@ -40,12 +40,15 @@ Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some 
 def inspect(
     faces: Faces,
     identity_level: IdentityLevel = None,
+    unlabelled: Unlabelled = False,
     sample: Annotated[int | None, typer.Option(min=0, help="Look into so many images only, evenly spread.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what it is, of how many people, what is odd about it, and which recipe fits."""
     path, layout = layout_at(faces)
-    found = inspect_faces(path, layout=layout, identity_level=identity_level, sample=sample, progress=meter)
+    found = inspect_faces(
+        path, layout=layout, identity_level=identity_level, unlabelled=unlabelled, sample=sample, progress=meter
+    )
     screen.inspection(found, as_json)
 
 

@@ -25,6 +25,13 @@ def to_evaluate(path: Path, benchmarks: Sequence[str]) -> Advice:
     return Advice((command,), f"it is {' and '.join(benchmarks)}, with {lists}; MODEL is a run or a weights file")
 
 
+def to_cluster(path: Path) -> Advice:
+    """Where nobody says who is on the images."""
+    command = shlex.join(["personae", "cluster", "MODEL", "--on", str(path)])
+    because = "clusters may be people (an experiment takes such faces with unlabelled = true); MODEL is a run or weights"
+    return Advice((command,), because)
+
+
 def to_train(
     path: Path,
     usable: int,

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.advice import Advice, to_evaluate, to_train
+from personae.data.advice import Advice, to_cluster, to_evaluate, to_train
 from personae.data.duplicates import COMPARED, identical, nearly_identical
 from personae.data.images import Header
 from personae.data.looking import Seen, listed, look_into, packed
 from personae.data.packs import is_pack
 from personae.data.readers import recognise
+from personae.data.readers.folders import has_images_alone
 from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing
 from personae.data.readers.naming import benchmarks_at
@@ -76,18 +77,21 @@ def inspect_faces(
     *,
     layout: str | None = None,
     identity_level: Level | None = None,
+    unlabelled: bool = False,
     sample: int | None = None,
     progress: Progress = silent,
 ) -> Inspection:
     """Look at the faces at `path`: at all of them, or only into so many, evenly spread over the set.
 
     `layout` names the benchmark where a folder has the lists of several, `identity_level` which folders are people.
+    A folder with images and no folders in it is `unlabelled`, whether one says so or not.
     """
     path = Path(path).expanduser()
     if is_pack(path):
         name, source = "pack", packed(path, progress)
     else:
-        name, listing = recognise(path, layout, identity_level=identity_level)
+        unlabelled = unlabelled or has_images_alone(path)
+        name, listing = recognise(path, layout, unlabelled=unlabelled, identity_level=identity_level)
         source = listed(listing)
     seen = look_into(source, sample, progress)
     listing, columns = source.listing, source.listing.columns
@@ -101,8 +105,8 @@ def inspect_faces(
         images=len(listing.paths),
         identities=len(counts),
         looked_at=seen.looked_at,
-        per_identity={name: float(np.quantile(counts, at)) for name, at in _QUANTILES.items()},
-        histogram=_histogram(counts),
+        per_identity={name: float(np.quantile(counts, at)) for name, at in _QUANTILES.items()} if len(counts) else {},
+        histogram=_histogram(counts) if len(counts) else [],
         sizes=dict(Counter(map(_size, seen.headers)).most_common()),
         odd_sizes=[(seen.path(row), _size(seen.headers[row])) for row in _odd_sizes(seen.headers)],
         formats=dict(Counter(header.kind for header in seen.headers).most_common()),
@@ -131,7 +135,7 @@ def _problems(
 ) -> list[str]:
     lonely, few = int((counts == 1).sum()), len(counts)
     listing, headers = seen.listing, seen.headers
-    gaps = _gaps(set(listing.labels))
+    gaps = _gaps(set(listing.labels)) if listing.labels else []
     sizes, formats, colours = (
         Counter(map(key, headers)) for key in (_size, lambda header: header.kind, lambda header: header.colours)
     )
@@ -143,7 +147,8 @@ def _problems(
         f"pairs under two identities that look nearly the same: {len(alike or ())}; is it one person?": alike,
         f"files repeated under their identity: {repeated}": repeated,
         f"identities with a single image: {lonely} of {few}; it cannot be split, drop_small leaves them out": lonely,
-        f"identities are few: {few}; rates and accuracies will have wide intervals": few < 50,
+        f"identities are few: {few}; rates and accuracies will have wide intervals": 0 < few < 50,
+        "labels: none; nobody says who is on the images": not listing.labels,
         f"labels are numbers with gaps: {len(gaps)} between {_ends(listing)}, such as {_some(gaps)}": gaps,
         f"sizes: {len(sizes)}; images are resampled, and if they are no crops, align them": len(sizes) > 1,
         f"images that are much smaller, larger or longer than the others: {odd}": odd,
@@ -201,6 +206,8 @@ def _advice(path: Path, seen: Seen, layout: str | None, identity_level: Level | 
         return to_evaluate(path, benchmarks)
     if listing.faults:
         return None
+    if not listing.labels:
+        return to_cluster(path)
     images = Counter(listing.labels)
     domains = {} if "domain" not in listing.columns else dict.fromkeys(listing.columns["domain"].tolist(), 0)
     for person, domain in set(zip(listing.labels, listing.columns.get("domain", []), strict=bool(domains))):

@@ -42,7 +42,8 @@ class Seen:
 
     @property
     def people(self) -> list[str]:
-        return [self.listing.labels[position] for position in self.positions]
+        """Who is on each; of faces without labels, nobody."""
+        return [self.listing.labels[position] if self.listing.labels else "" for position in self.positions]
 
     def path(self, row: int) -> str:
         return self.listing.paths[self.positions[row]]
@@ -76,7 +77,7 @@ def packed(path: Path, progress: Progress) -> Source:
     listing = Listing(
         source=path,
         paths=tuple(map(str, faces.columns["path"].tolist())),
-        labels=tuple(faces.identities[code] for code in faces.identity),
+        labels=tuple(faces.identities[code] for code in faces.identity) if faces.labelled.all() else (),
         stamp="",
         opened=opened,
         columns={name: values for name, values in faces.columns.items() if name != "path"},

@@ -66,7 +66,16 @@ def read_heap(root: Path) -> Listing:
 
 def is_flat(path: Path) -> bool:
     """Whether it is a folder with images right below it, which then are of nobody known."""
-    return path.is_dir() and any(is_image(entry.name) for entry in path.iterdir() if not entry.name.startswith("."))
+    return path.is_dir() and any(is_image(entry.name) for entry in _visible(path))
+
+
+def has_images_alone(path: Path) -> bool:
+    """Whether it is such a folder, and there are no folders in it."""
+    return is_flat(path) and not any(entry.is_dir() for entry in _visible(path))
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def _stamp(tree: Tree, paths: Iterable[str]) -> str:
