@@ -20,6 +20,7 @@ from personae.commands.options import (
     Device,
     EmbeddingSize,
     ExperimentFile,
+    IdentityLevel,
     ImageSize,
     Mirror,
     Missed,
@@ -127,6 +128,7 @@ def run(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     workers: Workers = None,
     device: Device = "cpu",
     without: Without = None,
@@ -134,7 +136,7 @@ def run(
 ) -> None:
     """Run an experiment."""
     acceleration = Acceleration().without(without or [])
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:
         count = _workers(workers, device)
@@ -221,6 +223,7 @@ def evaluate(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -228,7 +231,7 @@ def evaluate(
     check_device(device)
     for target in filter(None, (report, save)):
         require_place(target)
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     given = network_of(backbone, embedding, size)
     loaded = load_model(
         model,
@@ -281,6 +284,7 @@ def cluster(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     unlabelled: Unlabelled = False,
     stage: StageName = None,
     backbone: BackboneName = None,
@@ -295,7 +299,7 @@ def cluster(
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
     way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
     loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device, notify=notify)
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     found = cluster_faces(
         loaded, on, way, min_images, seed=seed, unlabelled=unlabelled, progress=meter, notify=notify, **handling
     )
@@ -329,6 +333,7 @@ def partition(
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
     table: Annotated[Path | None, typer.Option(help="Write client, identity, image, split as CSV.")] = None,
     skip_unreadable: SkipUnreadable = False,
+    identity_level: IdentityLevel = None,
     as_json: AsJson = False,
 ) -> None:
     """Divide faces among clients; print and plot who holds what."""
@@ -347,7 +352,7 @@ def partition(
         faces = synthetic_faces(identities=identities, images=20, seed=seed, size=32, progress=meter)
     else:
         # Who holds what does not depend on whether faces are aligned.
-        handling = handling_of(skip_unreadable, as_they_are=True)
+        handling = handling_of(skip_unreadable, as_they_are=True, identity_level=identity_level)
         faces = open_faces(
             Path(data), height=112, width=112, progress=meter, notify=notify, unlabelled=unlabelled, **handling
         )

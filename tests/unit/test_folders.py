@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from facefiles import picture
@@ -17,6 +19,17 @@ from personae.data import images, open_faces, synthetic_faces
 from personae.data.images import decode
 from personae.data.readers import read_listing
 from personae.errors import ConfigError, DataError
+from personae.experiment.config import load_experiment
+from personae.experiment.faces import own_faces
+from personae.models import Network
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One for all tests here: what recipes render takes longer than the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERSONAE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def put(file: Path, content: bytes) -> Path:
@@ -129,6 +142,34 @@ def test_what_cannot_be_told_is_asked(tmp_path: Path, folders: list[str], compla
         assert read_listing(tmp_path / "set", identity_level=level).faults == ()
 
 
+def test_every_command_reads_people_alike_and_says_so_once(tmp_path: Path) -> None:
+    path = views(tmp_path, 6)
+    put(path / "001" / "frontal" / "film.mov", b"")
+    model, network = tmp_path / "model.safetensors", Network(name="small", embedding=16, height=32, width=32)
+    save_file(network.build().state_dict(), model)
+    commands = {
+        "run": ("run", "quick", "--dry-run", "--set", f"data.private.source={path}", "--set", "partition.clients=2"),
+        "evaluate": ("evaluate", model, "--on", path, "--json", "--resamples", 0),
+        "partition": ("partition", path, "--clients", 2, "--plot", tmp_path / "plot.png", "--json"),
+        "pack": ("data", "pack", path, tmp_path / "first.faces", "--json"),
+        "inspect": ("data", "inspect", path),
+    }
+    for name, command in commands.items():
+        told = tell(*command)
+        assert told.exit_code == 0, told.output
+        assert told.output.count("its 6 folders are taken for people") == 1, name
+        assert told.output.count("1 file is left out (1 MOV)") == 1, name
+    assert "2 clients, 6 identities" in tell(*commands["run"]).output
+    assert "2 clients, 12 identities" in tell(*commands["run"], "--identity-level", "last").output
+    assert "2 clients, 12 identities" in tell(*commands["run"], "--set", "data.private.identity_level=last").output
+    assert json.loads(tell(*commands["pack"][:3], tmp_path / "x", "--json").stdout)["identities"] == 6
+    remarks: list[str] = []
+    experiment = load_experiment("quick", [f"data.private.source={path}"])
+    held = own_faces(path, experiment, notify=remarks.append)  # as `join` reads them
+    assert len(held.held.faces.identities) == 6
+    assert len(remarks) == 2
+
+
 def test_a_level_is_asked_of_folders_alone(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a.png ann\n")
     put(tmp_path / "a.png", picture(1))
@@ -200,10 +241,10 @@ def test_what_is_left_out_is_said_when_photographs_are_aligned(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["TIFF", "GIF", "HEIF"])
 def test_photographs_of_scanners_and_phones_are_read(tmp_path: Path, kind: str) -> None:
-    photo = Image.new("RGB", (48, 32), (200, 100, 50))
+    photo = Image.new("RGB", (32, 32), (200, 100, 50))
     suffix = {"HEIF": "HEIC"}.get(kind, kind)
     put(tmp_path / "set" / "ann" / f"1.{suffix}", encoded(photo, kind))
-    put(tmp_path / "set" / "bob" / "1.png", picture(1))
+    put(tmp_path / "set" / "bob" / "1.png", picture(1, size=32))
     faces = open_faces(tmp_path / "set", height=16, width=16, cache=tmp_path / "cache")
     assert np.abs(faces.images(np.array([0]))[0].astype(int) - (200, 100, 50)).max() < 6
     assert inspected(tmp_path / "set")["formats"] == {kind: 1, "PNG": 1}

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from personae.cli import app
 from personae.data import open_faces, read_group_pairs, read_pairs
 from personae.data.readers.official import FOLDS, LAYOUTS, find_layout, read_official
-from personae.errors import DataError
+from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import GroupBenchmark, PairBenchmark
 from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.config import load_experiment
+from personae.experiment.materials import Materials
 
 PEOPLE = 12
 
@@ -225,6 +227,19 @@ def test_inspect_proposes_the_benchmarks_of_a_folder_and_takes_their_names(root)
     assert any(fault.endswith(f"in set it is laid out as cfpfp and cfpff; give {root}") for fault in found["faults"])
     assert "ijbc is read by `personae evaluate` alone" in str(tell(f"ijbc={root}").exception)
     assert "there is no path" in str(tell("cfpfp=").exception)
+
+
+def test_an_experiment_names_the_layout_of_its_held_out_faces(root, tmp_path):
+    cfp(cfp(root), "FF")
+    settings = [f"data.heldout.source={root}"]
+    with pytest.raises(DataError, match=r"say which is meant: .+, or layout = \"cfpfp\""):
+        _ = Materials(load_experiment("quick", settings), cache=tmp_path).heldout
+    faces = Materials(load_experiment("quick", [*settings, "data.heldout.layout=CFP-FP"]), cache=tmp_path).heldout
+    assert (len(faces), len(faces.identities)) == (41, 11)
+    with pytest.raises(ConfigError, match=r"no layout is called 'cfpf'.+did you mean"):
+        load_experiment("quick", [*settings, "data.heldout.layout=cfpf"])
+    with pytest.raises(ConfigError, match="layout does not go with synthetic faces"):
+        load_experiment("quick", ["data.heldout.layout=cfpfp"])
 
 
 def test_where_names_and_labels_disagree_the_labels_count(root, tmp_path):

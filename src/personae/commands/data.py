@@ -62,11 +62,12 @@ def pack(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
     """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     faces = pack_faces(
         source,
         target,

@@ -13,6 +13,7 @@ from personae.commands.options import (
     AsTheyAre,
     Device,
     ExperimentFile,
+    IdentityLevel,
     Missed,
     Settings,
     SkipUnreadable,
@@ -90,6 +91,7 @@ def join(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     device: Device = "cpu",
 ) -> None:
     """Take part in a server's runs with the faces of this machine, until stopped."""
@@ -97,7 +99,7 @@ def join(
     from personae.deployment import join as deployed
 
     check_device(device)
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     member = deployed.Member(
         data=data,
         home=home,

@@ -105,7 +105,11 @@ AsTheyAre = Annotated[
 
 
 def handling_of(
-    skip_unreadable: bool = False, align: bool = False, missed: MissedFaces | None = None, as_they_are: bool = False
+    skip_unreadable: bool = False,
+    align: bool = False,
+    missed: MissedFaces | None = None,
+    as_they_are: bool = False,
+    identity_level: Level | None = None,
 ) -> Handling:
     if missed and not align:
         raise ConfigError("--missed goes with --align, which looks for faces")
@@ -114,6 +118,7 @@ def handling_of(
         crop="align" if align else None,
         missed=missed.value if missed else None,
         as_they_are=as_they_are,
+        identity_level=identity_level,
     )
 
 
@@ -124,6 +129,7 @@ def options_of(handling: Handling) -> str:
         "--align": handling["crop"],
         f"--missed {handling['missed']}": handling["missed"],
         "--as-they-are": handling["as_they_are"],
+        f"--identity-level {handling['identity_level']}": handling["identity_level"],
     }
     return "".join(f" {option}" for option, value in given.items() if value)
 

@@ -16,6 +16,7 @@ from personae.commands.options import (
     BackboneName,
     ClientName,
     EmbeddingSize,
+    IdentityLevel,
     ImageSize,
     Mirror,
     Missed,
@@ -88,10 +89,11 @@ def export_a_model(
     align: Align = False,
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as safetensors or ONNX, checked against PyTorch, with a card beside it."""
-    handling = handling_of(skip_unreadable, align, missed, as_they_are)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     exported = export_model(
         source,
         to,

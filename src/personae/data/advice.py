@@ -28,7 +28,7 @@ def to_evaluate(path: Path, benchmarks: Sequence[str]) -> Advice:
 def to_cluster(path: Path) -> Advice:
     """Where nobody says who is on the images."""
     command = shlex.join(["personae", "cluster", "MODEL", "--on", str(path)])
-    because = "clusters may be people (an experiment takes such faces with unlabelled = true); MODEL is a run or weights"
+    because = "clusters may be people (or train on them with unlabelled = true); MODEL is a run or a weights file"
     return Advice((command,), because)
 
 

@@ -12,6 +12,7 @@ from personae.data.packs import Table, is_pack, open_pack, write_pack
 from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
+from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing, in_natural_order
 from personae.data.unlabelled import without_labels
 from personae.errors import ConfigError, DataError
@@ -32,6 +33,7 @@ def open_faces(
     crop: Crop | None = None,
     missed: Missed | None = None,
     as_they_are: bool = False,
+    identity_level: Level | None = None,
 ) -> FaceSet:
     """The faces at `path`, in any layout that is read (docs/data.md) or packed, at one size.
 
@@ -40,9 +42,10 @@ def open_faces(
     "align" finds it and brings it to the template, "haar" is a plain box. One in which no face is found counts as
     unreadable, unless `missed` says to "skip" such ones or to take a plain "crop" around the centre. `skip_unreadable`
     leaves out what cannot be used; a list of these is in the cache, and `notify` is told where. Images that cannot be
-    aligned faces by their sizes are refused, unless they are cropped or taken `as_they_are`.
+    aligned faces by their sizes are refused, unless they are cropped or taken `as_they_are`. `identity_level`: of
+    folders in folders, those that are people.
     """
-    path, listing = _listed(path, height, width, layout, crop, unlabelled)
+    path, listing = _listed(path, height, width, layout, crop, unlabelled, identity_level, notify)
     if listing is None:
         faces = _packed(path, height, width, unlabelled)
         return without_labels(faces) if unlabelled else faces
@@ -85,13 +88,14 @@ def pack_faces(
     crop: Crop | None = None,
     missed: Missed | None = None,
     as_they_are: bool = False,
+    identity_level: Level | None = None,
     unlabelled: bool = False,
 ) -> FaceSet:
     """Decode the faces at `path` into one file that maps into memory and opens like any other faces.
 
     What is left out is listed beside it.
     """
-    path, listing = _listed(path, height, width, layout, crop, unlabelled)
+    path, listing = _listed(path, height, width, layout, crop, unlabelled, identity_level, notify)
     if listing is None:
         raise DataError(f"{path}: this is a pack already")
     if file.exists():
@@ -108,7 +112,14 @@ def pack_faces(
 
 
 def _listed(
-    path: str | Path, height: int, width: int, layout: str | None, crop: Crop | None, unlabelled: bool
+    path: str | Path,
+    height: int,
+    width: int,
+    layout: str | None,
+    crop: Crop | None,
+    unlabelled: bool,
+    identity_level: Level | None,
+    notify: Notify,
 ) -> tuple[Path, Listing | None]:
     """The whole path, and what it declares; None for a pack, which needs no reader."""
     if height < 1 or width < 1:
@@ -118,7 +129,10 @@ def _listed(
         if crop is not None:
             raise ConfigError(f"{path}: a pack holds faces as they are; crop them when they are packed")
         return path, None
-    return path, read_listing(path, layout, unlabelled=unlabelled)
+    listing = read_listing(path, layout, unlabelled=unlabelled, identity_level=identity_level)
+    for remark in listing.remarks:
+        notify(remark)
+    return path, listing
 
 
 def _packed(path: Path, height: int, width: int, unlabelled: bool) -> FaceSet:

@@ -19,6 +19,9 @@ from personae.core.server_step import ServerStep
 from personae.core.stage import Recipe, Side, Stage, predecessors
 from personae.data import PartitionPlan
 from personae.data.decoding import Crop, Handling, Missed
+from personae.data.readers.levels import Level
+from personae.data.readers.naming import named_layout
+from personae.data.readers.official import LAYOUTS
 from personae.data.synthetic import DOMAINS
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
@@ -57,6 +60,8 @@ class Source(_Section):
     crop: Crop | None = None  # files: cut the face out of each photograph, with the extra `align`
     missed: Missed | None = None  # with crop: what becomes of photographs in which no face is found
     as_they_are: bool = False  # files: take images that cannot be aligned faces by their sizes
+    layout: str | None = None  # files: the benchmark that is meant where a folder has the lists of several
+    identity_level: Level | None = None  # files: of folders in folders, those that are people
     parts: dict[str, "Source"] | None = None
 
     def all_parts(self) -> dict[str, "Source"]:
@@ -72,7 +77,8 @@ class Source(_Section):
                 raise ValueError("parts are two sources or more, and go with nothing else")
             return self
         if self.source == SYNTHETIC:
-            wrong = given & {"min_images", "skip_unreadable", "crop", "missed", "as_they_are"}
+            of_files = {"min_images", "skip_unreadable", "crop", "missed", "as_they_are", "layout", "identity_level"}
+            wrong = given & of_files
             if self.identities is None:
                 raise ValueError("synthetic faces need the number of identities")
         else:
@@ -85,6 +91,10 @@ class Source(_Section):
             raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}; leave it out")
         if self.missed and not self.crop:
             raise ValueError("missed goes with crop, which looks for faces")
+        if self.layout is not None and named_layout(self.layout) is None:
+            raise ValueError(
+                f"no layout is called {self.layout!r}{nearest(self.layout, [each.name for each in LAYOUTS])}"
+            )
         return self
 
     def handled(self, handling: Handling) -> "Source":

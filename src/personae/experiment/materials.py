@@ -12,6 +12,7 @@ from personae.core.acceleration import Acceleration
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.faces import Rows
+from personae.data.readers.naming import named_layout
 from personae.data.unlabelled import without_labels
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
@@ -124,6 +125,8 @@ class Materials:
                 unlabelled=source.unlabelled,
                 missed=source.missed,
                 as_they_are=source.as_they_are,
+                layout=named_layout(source.layout),
+                identity_level=source.identity_level,
             )
             if source.unlabelled:
                 return faces
