@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from personae import screen
-from personae.commands import data, deployment, recipes, recognition
+from personae.commands import about, data, deployment, recipes, recognition
 from personae.commands.options import (
     Align,
     AsJson,
@@ -46,7 +46,6 @@ from personae.commands.options import (
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
-from personae.doctor import examine
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.evaluation.suite import evaluate as evaluate_all
 from personae.experiment.assess import load_model
@@ -66,16 +65,12 @@ from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
 from personae.runtime.inprocess import STREAMS, available_cores
 
-app = typer.Typer(
-    help="Federated face recognition: train one model together, keep a personal one each, share no faces.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(recipes.app)
 app.add_typer(deployment.app)
 app.add_typer(recognition.app)
 app.add_typer(data.app, name="data")
+app.add_typer(about.app)
 
 
 class Clusterer(StrEnum):
@@ -361,27 +356,6 @@ def partition(
     if table:
         division.write_table(faces, table)
     screen.holdings(division.summary(faces), plot, as_json)
-
-
-@app.command()
-def algorithms(as_json: AsJson = False) -> None:
-    """List the algorithms with their hyper-parameters."""
-    screen.algorithms(as_json)
-
-
-@app.command()
-def disclose(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say what each algorithm lets out of a client."""
-    screen.disclosure(as_markdown, as_json)
-
-
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Look at this machine: versions, cores, cache, speed."""
-    screen.findings(examine(), as_json)
 
 
 def main() -> None:

@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass
 
 import torch
+from packaging.requirements import Requirement
 
 from personae.data import default_cache
 from personae.files import write_bytes
 from personae.runtime.inprocess import available_cores, torch_threads
+from personae.version import INSTALL
 
 PACKAGES = (
     "personae",
@@ -38,7 +40,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    return [_python(), *_packages(), _cores(), _waiting(), _accelerator(), _cache(), _speed()]
+    return [_python(), *_packages(), *_extras(), _cores(), _waiting(), _accelerator(), _cache(), _speed()]
 
 
 def _python() -> Finding:
@@ -51,8 +53,35 @@ def _packages() -> list[Finding]:
         try:
             found.append(Finding(name, importlib.metadata.version(name), True))
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding(name, "missing", False, f"install {name}"))
+            advice = INSTALL if name == "personae" else f"install {name}"
+            found.append(Finding(name, "missing", False, advice))
     return found
+
+
+def _extras() -> list[Finding]:
+    """What can be installed besides, and what of it is."""
+    try:
+        about = importlib.metadata.metadata("personae")
+    except importlib.metadata.PackageNotFoundError:
+        return []  # which was said of personae itself
+    needed = [Requirement(text) for text in about.get_all("Requires-Dist", [])]
+    return [_extra(name, needed) for name in about.get_all("Provides-Extra", [])]
+
+
+def _extra(extra: str, needed: list[Requirement]) -> Finding:
+    states, complete = [], True
+    for each in needed:
+        if each.marker is None or not each.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            version = importlib.metadata.version(each.name)
+            fits = each.specifier.contains(version, prereleases=True)
+            states.append(f"{each.name} {version}" if fits else f"{each.name} {version}, not {each.specifier}")
+        except importlib.metadata.PackageNotFoundError:
+            fits = False
+            states.append(f"no {each.name}")
+        complete = complete and fits
+    return Finding(f"extra {extra}", ", ".join(states), True, "" if complete else f"pip install 'personae[{extra}]'")
 
 
 def _cores() -> Finding:

@@ -1,7 +1,9 @@
 """Results for a person, as tables, or for a script, as JSON."""
 
 import dataclasses
+import inspect
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from personae.algorithms import ALGORITHMS
+from personae.algorithms.others import AVAILABLE
 from personae.console import output
 from personae.data.aligned import MISSES, Alignment
 from personae.data.faces import FaceSet
@@ -20,11 +23,13 @@ from personae.data.holdings import Holding
 from personae.data.images import ImageError
 from personae.data.inspection import SHOWN, Inspection
 from personae.doctor import Finding
-from personae.errors import NO_MATCH, DataError
+from personae.errors import NO_MATCH, ConfigError, DataError
 from personae.evaluation.protocols import BenchmarkResult
 from personae.evaluation.suite import Evaluation
 from personae.experiment.clusters import LABELS, SHEET, Clusters
+from personae.experiment.explain import nearest
 from personae.experiment.forecast import Forecast
+from personae.experiment.parameters import first_line, parameters
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.recognition.enrolment import Enrolment
 from personae.recognition.export import Exported
@@ -301,14 +306,31 @@ def aligned(done: Alignment, folder: Path, as_json: bool) -> None:
 
 def algorithms(as_json: bool) -> None:
     """Every algorithm with its hyper-parameters and their defaults."""
-    defaults: dict[str, dict[str, Any]] = {name: dataclasses.asdict(kind()) for name, kind in ALGORITHMS.items()}  # type: ignore[call-overload]
+    defaults: dict[str, dict[str, Any]] = {name: dataclasses.asdict(kind()) for name, kind in AVAILABLE.items()}  # type: ignore[call-overload]
     if as_json:
         _print_json(defaults)
         return
-    for name, kind in ALGORITHMS.items():
-        output.print(f"[bold]{name}[/bold]: {(kind.__doc__ or '').splitlines()[0]}")
+    for name, kind in AVAILABLE.items():
+        output.print(f"[bold]{name}[/bold]: {escape(first_line(kind))}")
         for option, value in defaults[name].items():
             _line(f"  {option} = {json.dumps(value)}")
+    _line("personae algorithms NAME explains the parameters of one")
+
+
+def algorithm(name: str, as_json: bool) -> None:
+    """One algorithm: what its file says of it, and each parameter with its type, its default and its meaning."""
+    if name not in AVAILABLE:
+        raise ConfigError(f"there is no algorithm {name!r}{nearest(name, AVAILABLE)}")
+    kind = AVAILABLE[name]
+    if as_json:
+        _print_json([dataclasses.asdict(each) for each in parameters(kind)])
+        return
+    _line(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or first_line(kind)))
+    table = Table("parameter", "is", "default", "meaning", box=box.SIMPLE_HEAD)
+    for each in parameters(kind):
+        default = json.dumps(each.default) if each.default is not None else ""
+        table.add_row(*map(Text, (each.key, each.kind, default, each.meaning)))
+    output.print(table)
 
 
 def disclosure(as_markdown: bool, as_json: bool) -> None:
@@ -316,7 +338,7 @@ def disclosure(as_markdown: bool, as_json: bool) -> None:
     if as_markdown:
         typer.echo(markdown(ALGORITHMS.values()), nl=False)
         return
-    crossing = crossings(ALGORITHMS.values())
+    crossing = crossings(AVAILABLE.values())
     if as_json:
         _print_json([dataclasses.asdict(item) for item in crossing])
         return
@@ -324,7 +346,7 @@ def disclosure(as_markdown: bool, as_json: bool) -> None:
     for item in crossing:
         table.add_row(item.algorithm, item.direction, item.field, item.payload)
     output.print(table)
-    for kind in ALGORITHMS.values():
+    for kind in AVAILABLE.values():
         if text := warning(kind):
             _line(text)
 
@@ -335,7 +357,8 @@ def findings(found: Sequence[Finding], as_json: bool) -> None:
         return
     table = Table("", "found", "advice")
     for finding in found:
-        table.add_row(finding.subject, finding.state, finding.advice, style=None if finding.good else "yellow")
+        cells = map(Text, (finding.subject, finding.state, finding.advice))
+        table.add_row(*cells, style=None if finding.good else "yellow")
     output.print(table)
 
 

@@ -123,7 +123,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "algorithm", "training", "epochs", value=1), None),
         (set_at("stages", 0, "algorithm", "name", value="fedpee"), r"'fedpee'; did you mean fedpe\?"),
         (set_at("stages", 0, "algorithm", value={}), "algorithm.name is None"),
-        (set_at("stages", 0, "runds", value=1), r"stages\.0\.runds: .* did you mean rounds\?"),
+        (set_at("stages", 0, "runds", value=1), r"stages\.federate\.runds: .* did you mean rounds\?"),
         (set_at("stages", 0, "rounds", value=0), "rounds is 0"),
         (set_at("stages", 0, "participation", value=0.5), "participation is now selection = "),
         (set_at("stages", 0, "selection", value={"name": "share", "share": 1.5}), "share is 1.5"),
@@ -195,6 +195,21 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes,
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
         load_experiment(path)
+
+
+def test_messages_call_a_stage_by_its_name_as_the_user_does() -> None:
+    two = copy.deepcopy(MINIMAL)
+    two["stages"].append({"name": "again", "rouns": 2, "algorithm": {"name": "fedpe"}})
+    with pytest.raises(ConfigError, match=r"^x: stages\.again\.rouns: there is no such key; did you mean rounds\?"):
+        parse_experiment(two, "x")
+    with pytest.raises(ConfigError, match=r"stages\.federate\.rouns: there is no such key"):
+        load_experiment("quick", ["stages.federate.rouns=3"])
+    two["stages"][1] = {"name": "again", "rounds": "many", "algorithm": {"name": "fedpe"}}
+    with pytest.raises(ConfigError, match=r"stages\.again\.rounds: .*'many'"):
+        parse_experiment(two, "x")
+    two["stages"][1] = {"algorithm": {"name": "fedpe"}}
+    with pytest.raises(ConfigError, match=r"stages\.1\.name: this is missing"):
+        parse_experiment(two, "x")
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.toml")), ids=lambda path: str(path.relative_to(RECIPES)))

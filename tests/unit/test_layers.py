@@ -8,7 +8,7 @@ import pytest
 import personae
 
 PACKAGE = Path(personae.__file__).parent
-EVERYWHERE = {"errors", "files", "progress"}
+EVERYWHERE = {"errors", "files", "progress", "version"}
 BELOW = {
     "core": set(),
     "models": set(),
@@ -38,10 +38,12 @@ BELOW = {
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "recipes": set(),  # experiments, no code
     "commands": {
+        "algorithms",
         "console",
         "core",
         "data",
         "deployment",
+        "doctor",
         "evaluation",
         "experiment",
         "models",

@@ -61,11 +61,13 @@ class Up(Message):
 class _Adaptation:
     """How a client makes a model its own.
 
-    `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength` and
-    `temperature` are those of the distillation; the paper that compares with it says neither. theta's logits are taken
-    over the mean feature of each person under it, and Phi. They have no margin, as the class of a face is not known
-    where a model is used. `batch_norm`: whether its statistics stay as they came: where all faces are of one person,
-    whose identity they would take away (auto), always (eval) or never (train).
+    `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength`,
+    `temperature`: those of the distillation; the paper that compares with it says neither. `batch_norm`: whether its
+    statistics stay as they came: where all faces are of one person, whose identity they would take away (auto), always
+    (eval) or never (train).
+
+    In a distillation theta's logits are taken over the mean feature of each person under it, and Phi. They have no
+    margin, as the class of a face is not known where a model is used.
     """
 
     method: Literal["fine-tune", "distil"] = "fine-tune"
@@ -101,9 +103,9 @@ class _Adaptation:
 class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     """A stage after any federated run: personal models from the global one, which itself does not change.
 
-    `method`, `strength`, `temperature`: whether and how theta_i is to agree with theta. `public`, `sampling`: whether
-    clients train with public faces beside their own, and with which. W_i begins as the mean feature of each person
-    under theta. In further rounds a client goes on from where it was.
+    `public`: whether clients train with public faces beside their own. `sampling`: with which of them.
+
+    W_i begins as the mean feature of each person under theta. In further rounds a client goes on from where it was.
     """
 
     name: ClassVar[str] = "adapt"
@@ -152,8 +154,9 @@ class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     """A few steps of training at each client when it is judged: before (the global model) and after (its personal one).
 
     `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `rows`: the
-    class embeddings of a client that kept none from the stages before, a new one. `method`, `strength`, `temperature`:
-    as in `adapt`. Each round of the stage tunes anew from theta, with other batches.
+    class embeddings of a client that kept none from the stages before, a new one.
+
+    Each round of the stage tunes anew from theta, with other batches.
     """
 
     name: ClassVar[str] = "tune"

@@ -35,7 +35,8 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     """Supervised training on the training faces of all clients in one place. Not private: for comparison only.
 
     The training budget is that of one round; its schedule spans all rounds of the stage, and momentum is carried over.
-    `public`: whether the public faces are there, too.
+    `rows`: how class embeddings begin, as the mean features of each person or at random. `public`: whether the public
+    faces are there, too.
     """
 
     name: ClassVar[str] = "central"

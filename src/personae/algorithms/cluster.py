@@ -44,9 +44,9 @@ class Up(Message):
 class Cluster(Algorithm[State, Down, Private, Up]):
     """Target clients cluster their own faces under the model they receive; it is a stage of one round.
 
-    `clustering`: how. `min_images`: a smaller cluster is dropped, and its faces are not trained on; the paper does not
-    say. `judged`: whether clients compare the clusters with the labels of their faces, which only a simulation has, and
-    send the figures of that, too.
+    `clustering`: the method that divides the faces. `min_images`: a smaller cluster is dropped, and its faces are not
+    trained on; the paper does not say. `judged`: whether clients compare the clusters with the labels of their faces,
+    which only a simulation has, and send the figures of that, too.
     """
 
     name: ClassVar[str] = "cluster"

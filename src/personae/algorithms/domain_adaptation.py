@@ -131,7 +131,8 @@ class DANN(_Adaptation):
 
     `strength`: what the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round
     to round, 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done: in the first one the discriminator
-    alone learns. `hidden`: its width. `training` and `rows` as in dan.
+    alone learns. `hidden`: the width of the discriminator. `training`: as in dan. `rows`: how the class embeddings of
+    the source begin.
     """
 
     name: ClassVar[str] = "dann"

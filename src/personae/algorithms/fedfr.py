@@ -76,13 +76,14 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     """Federated averaging that trains with hard public negatives, stays near the global model, and personalizes.
 
     `margin`: CosFace with s and m. `public`: whether clients train with public faces beside their own (without, there
-    is no Phi). `sampling`: with which of them, by t_HN. `classify`, `contrast`, `customise`: alpha_1, alpha_2, alpha_3;
-    zero leaves the contrastive term or the branch out. `temperature`: tau. `one_vs_all`: s', m', lambda and t of the
-    binary loss. `branch`: what trains it, that loss or the paper's variant, CosFace among the client's own people, with
-    the same s' and m' and divided by s' like Eq. 6, so that alpha_3 weighs both alike. `transformed`: whether the
-    personal model is theta_i followed by Pi_i, or theta_i alone. `rows`: how W_i begins; Omega_i begins as a copy, and
-    Pi_i as the identity. `weighting`: by samples, n_i as above, or uniform. `counts`: what n_i counts, the client's own
-    faces or, as in the authors' code, those and the sampled public ones.
+    is no Phi). `sampling`: with which of them, by t_HN. `classify`: alpha_1, the weight of the classification.
+    `contrast`, `customise`: alpha_2 and alpha_3; zero leaves the contrastive term or the branch out. `temperature`: tau
+    of the contrastive term. `one_vs_all`: s', m', lambda and t of the binary loss. `branch`: what trains it, that loss
+    or the paper's variant, CosFace among the client's own people, with the same s' and m' and divided by s' like Eq. 6,
+    so that alpha_3 weighs both alike. `transformed`: whether the personal model is theta_i followed by Pi_i, or theta_i
+    alone. `rows`: how W_i begins; Omega_i begins as a copy, and Pi_i as the identity. `weighting`: by samples, n_i as
+    above, or uniform. `counts`: what n_i counts, the client's own faces or, as in the authors' code, those and the
+    sampled public ones.
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it

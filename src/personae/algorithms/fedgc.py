@@ -56,17 +56,18 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     """Federated averaging with class embeddings that the server pushes apart across clients.
 
     `regulariser`: Reg, the softmax regulariser (Eq. 5) in the form of `margin`; cosine is the paper's FedCos, none its
-    FedPE. `strength`: lambda. `lr`: eta at the server, by default that of `training` in the round, as in Algorithm 1.
-    `steps`: how often the server steps in a round; Algorithm 1 takes one step. `reduction`: whether Reg is a sum, as in
-    Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner products of the rows, by default as `margin` does.
-    `fixed`: class embeddings stay as they began, the paper's FedPE + Fixed (with `regulariser` none and `rows` random).
-    `anchors`: if given, so many classes are drawn for each step, and Reg is their part of the sum, scaled up; for more
-    classes than the exact sum has time for. `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins.
-    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
+    FedPE. `strength`: lambda, how strongly classes are pushed apart. `lr`: eta at the server, by default that of
+    `training` in the round, as in Algorithm 1. `steps`: how often the server steps in a round; Algorithm 1 takes one
+    step. `reduction`: whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner
+    products of the rows, by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE +
+    Fixed (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn for each step, and
+    Reg is their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples,
+    n_k as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings are held to those of the
+    model received (`parts/drift.py`); 0 for none.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
-    `link` is for people whom several clients hold (the general case of the paper): a secret that the clients share.
+    `link`: for people whom several clients hold (the general case of the paper), a secret that the clients share.
     With it they send a token for each person. The server averages the rows of one person over its group of clients, and
     only classes of clients outside that group push it away. Who is shared becomes known to the server; who it is does
     not, as long as the server does not have the secret. (Over a network it has: the experiment comes from there.)

@@ -79,7 +79,9 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
 class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.Up]):
     """Meta-learning over clients with a global classification layer: templates cross as in FedAvg.
 
-    The hyper-parameters are those of `hf_maml`.
+    `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none. `margin`: ArcFace with
+    s = 8 and m = 0.5 in the paper. `weighting`: by samples, or uniform. `rows`: how a_k begins when a client first
+    takes part.
     """
 
     name: ClassVar[str] = "hf_maml_global"

@@ -50,8 +50,11 @@ class Up(Message):
 class Oracle(Algorithm[State, Down, Private, Up]):
     """Federated averaging where each client tells its people from everybody's. Not private: for comparison only.
 
+    `weighting`: by samples, or uniform. `rows`: how a client's class embeddings begin when it first takes part.
+    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
+
     A client trains with the true cross-client negatives that FedGC's correction stands in for. Everybody receives a
-    template of everybody. `weighting`, `rows` and `regularisation` are as in FedPE.
+    template of everybody.
     """
 
     name: ClassVar[str] = "oracle"

@@ -12,7 +12,10 @@ from personae.parts.heads import Beginning
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Central):
-    """Supervised training on public faces, and on no others: `public` can be nothing but true."""
+    """Supervised training on public faces, and on no others.
+
+    `public`: can be nothing but true.
+    """
 
     name: ClassVar[str] = "pretrain"
     pools_faces: ClassVar[bool] = False

@@ -39,7 +39,7 @@ class Job:
         return json.dumps(asdict(self))
 
     def parsed(self) -> Experiment:
-        return parse_experiment(self.experiment, "the server's experiment")
+        return parse_experiment(self.experiment, "the server's experiment", trusted=False)
 
     def coder(self) -> Coding:
         return coding_of(self.coding)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import Experiment
+from personae.experiment.config import Experiment, refuse_references
 from personae.files import write_text
 
 NOTICES = "notices.log"  # of a run over a network: what there is to say, and how it ended
@@ -100,6 +100,7 @@ def newcomers(experiment: Experiment, clients: Sequence[str]) -> frozenset[str]:
 
 
 def _check(experiment: Experiment, clients: Sequence[str]) -> None:
+    refuse_references(experiment, experiment.name)
     for stage in experiment.recipe:
         if stage.algorithm.pools_faces:
             raise ConfigError(

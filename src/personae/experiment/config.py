@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
-from personae.algorithms import ALGORITHMS
 from personae.algorithms.carrying import Carry
+from personae.algorithms.others import AVAILABLE, is_reference
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.selection import Everybody, Selection
@@ -216,7 +216,8 @@ class Experiment(_Section):
         """Every value, given or by default, as plain data."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
         for section, given in zip(plain["stages"], self.stages, strict=True):
-            section["algorithm"] = _plain(_algorithm(given.name, given.algorithm))
+            name = given.algorithm["name"]  # by which it is found again
+            section["algorithm"] = {**_plain(_algorithm(given.name, given.algorithm)), "name": name}
             section["selection"] = _plain(_selection(given.name, given.selection))
             section["aggregation"] = _plain(_aggregation(given.name, given.aggregation))
         return plain
@@ -267,11 +268,14 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     return whole
 
 
-def parse_experiment(raw: Mapping[str, Any], origin: str) -> Experiment:
+def parse_experiment(raw: Mapping[str, Any], origin: str, *, trusted: bool = True) -> Experiment:
+    """Check an experiment. One that is not `trusted`, since others wrote it, cannot choose what code is imported."""
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{origin}: {explain(error, Experiment)}") from error
+        raise ConfigError(f"{origin}: {explain(error, Experiment, within=raw)}") from error
+    if not trusted:
+        refuse_references(experiment, origin)
     try:
         experiment.network.check()
         predecessors(experiment.recipe)
@@ -290,6 +294,16 @@ def _require_public(experiment: Experiment) -> None:
             )
 
 
+def refuse_references(experiment: Experiment, origin: str) -> None:
+    """No party of a network imports what another one names."""
+    for stage in experiment.stages:
+        if is_reference(name := stage.algorithm.get("name")):
+            raise ConfigError(
+                f"{origin}: stages.{stage.name}.algorithm.name is {name!r}, which every client would have to import; "
+                "for a network, install it with all parties, as an entry point (CONTRIBUTING.md)"
+            )
+
+
 def _stage(section: StageSection) -> Stage:
     options = dict(section)
     algorithm, carry = _algorithm(section.name, options.pop("algorithm")), options.pop("carry")
@@ -302,7 +316,7 @@ def _stage(section: StageSection) -> Stage:
 
 
 def _algorithm(stage: str, options: Mapping[str, Any]) -> AnyAlgorithm:
-    return _chosen(f"stages.{stage}.algorithm", options, ALGORITHMS)
+    return _chosen(f"stages.{stage}.algorithm", options, AVAILABLE)
 
 
 def _selection(stage: str, options: Mapping[str, Any]) -> Selection:
@@ -331,7 +345,7 @@ def _chosen(place: str, options: Mapping[str, Any], registry: Mapping[str, type[
     """What is registered under the name in these options, with the rest of them as its settings."""
     rest = dict(options)
     name = rest.pop("name", None)
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise ConfigError(f"{place}.name is {name!r}{nearest(str(name), registry)}")
     kind = registry[name]
     try:

@@ -2,9 +2,10 @@
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -12,11 +13,14 @@ from pydantic import BaseModel, ValidationError
 _MISSPELT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def explain(error: ValidationError, root: Any, prefix: str = "") -> str:
-    """The first problem in one line: where, what, and the nearest valid key where one was misspelt."""
+def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = None) -> str:
+    """The first problem in one line: where, what, and the nearest valid key where one was misspelt.
+
+    `within` is what was read: an entry of a list there is called by its name, as in overrides.
+    """
     problems = error.errors(include_url=False)
     first = min(problems, key=lambda problem: problem["type"] not in _MISSPELT)  # its right name may seem missing
-    place = ".".join([*filter(None, [prefix]), *map(str, first["loc"])])
+    place = ".".join([*filter(None, [prefix]), *_steps(first["loc"], within)])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] in _MISSPELT:
         valid = _keys_at(root, first["loc"][:-1])
@@ -25,6 +29,21 @@ def explain(error: ValidationError, root: Any, prefix: str = "") -> str:
         return f"{place}: this is missing{more}"
     text = first["msg"].removeprefix("Value error, ")
     return f"{place}: {text}, not {first['input']!r}{more}" if _is_plain(first["input"]) else f"{place}: {text}{more}"
+
+
+def _steps(place: Sequence[int | str], within: Any) -> Iterator[str]:
+    for step in place:
+        try:
+            within = within[step]
+        except (KeyError, IndexError, TypeError):
+            within = None  # a key that is missing, or the tag of a section
+        yield called(step, within)
+
+
+def called(step: int | str, entry: Any) -> str:
+    """How an entry is called: by its key, or in a list by its name where it has one that can stand in a key."""
+    name = entry.get("name") if isinstance(step, int) and isinstance(entry, dict) else None
+    return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else str(step)
 
 
 def _keys_at(kind: Any, place: Sequence[int | str]) -> list[str]:

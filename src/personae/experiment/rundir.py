@@ -2,7 +2,6 @@
 
 import dataclasses
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
@@ -20,10 +19,12 @@ from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError
+from personae.experiment.explain import called
 from personae.files import replacing, sweep, write_text
 from personae.privacy.disclosure import leaves
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
+from personae.version import version
 
 RECORDS = ("metrics", "ledger", "timing")
 LOCK = ".lock"
@@ -156,7 +157,7 @@ def _is_own(name: str) -> bool:
 def environment(device: str, workers: int, acceleration: Acceleration) -> dict[str, Any]:
     """What the figures may depend on besides the experiment."""
     return {
-        "personae": importlib.metadata.version("personae"),
+        "personae": version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -204,5 +205,5 @@ def _first_difference(begun: Any, now: Any, place: str = "") -> str:
                 return _first_difference(begun.get(key), now.get(key), f"{place}.{key}".lstrip("."))
     if isinstance(begun, list) and isinstance(now, list) and len(begun) == len(now):
         index = next(index for index, pair in enumerate(zip(begun, now, strict=True)) if pair[0] != pair[1])
-        return _first_difference(begun[index], now[index], f"{place}.{index}")
+        return _first_difference(begun[index], now[index], f"{place}.{called(index, begun[index])}")
     return f"{place} was {json.dumps(begun)[:60]} and is {json.dumps(now)[:60]}"

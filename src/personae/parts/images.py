@@ -19,7 +19,7 @@ def normalise(images: Tensor) -> Tensor:
 class Augmentation:
     """Random variation of a training batch: numbers are drawn on the CPU, so that every device sees the same."""
 
-    flip: bool = True
+    flip: bool = True  # every other image, by chance, is its mirror image
     shift: int = 2  # crop: pixels by which an image moves at most in each direction; its border is repeated
     colour: float = 0.1  # brightness, contrast and the strength of each channel change by up to this share
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

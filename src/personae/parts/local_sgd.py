@@ -56,30 +56,30 @@ class Fit:
 class LocalSGD:
     """Stochastic gradient descent with momentum and weight decay, for a budget of epochs or of iterations.
 
-    `schedule` says how the rate goes on after `warmup`. `span` is what one schedule spans: a client's round, or all
-    rounds of the stage, of which every round is an equal part. Where the server trains, it spans the stage.
+    `schedule`: how the rate goes on after `warmup`. `span`: what one schedule spans, a client's round, or all rounds of
+    the stage, of which every round is an equal part. Where the server trains, it spans the stage.
 
     `batches`: even, the batches of an epoch are as equal as can be, and none is larger than `batch_size`; full, all
     have that size, and an epoch runs over into the next, so that all clients share one size, for which a GPU has to
     choose its kernels and capture its graph only once.
     """
 
-    lr: float = 0.05
+    lr: float = 0.05  # the learning rate, or the highest of the schedule
     head_rate: float = 1.0  # of class embeddings and all else beside the backbone, as a multiple of lr
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    batch_size: int = 32
+    momentum: float = 0.9  # share of the last step that goes on in the next one
+    weight_decay: float = 5e-4  # how strongly all weights are drawn to zero
+    batch_size: int = 32  # images in a step
     batches: Literal["even", "full"] = "even"
     epochs: float | None = None  # passes over the data; 1 if no budget is given
     iterations: int | None = None  # steps, whatever the size of the data
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
     span: Literal["round", "stage"] = "round"
     warmup: float = 0.0  # share of the schedule in which the rate rises from zero
-    milestones: tuple[float, ...] = (0.5, 0.75)  # step: shares of the schedule after each of which
-    decay: float = 0.1  # the rate is multiplied by this
-    clip_norm: float | None = None
+    milestones: tuple[float, ...] = (0.5, 0.75)  # step: shares of the schedule at which the rate falls
+    decay: float = 0.1  # step: what the rate is multiplied by there
+    clip_norm: float | None = None  # a longer gradient is shortened to this length
     prox: float = 0.0  # FedProx: how strongly the backbone is drawn to where it began
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the passes through the network; weights are float32
     augmentation: Augmentation = field(default_factory=Augmentation)
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

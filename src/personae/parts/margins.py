@@ -30,10 +30,10 @@ class Margin:
     least float32, under autocast too.
     """
 
-    kind: Literal["softmax", "cosface", "arcface"] = "cosface"
-    scale: float = 30.0
-    margin: float = 0.4
-    straight_through: bool = False
+    kind: Literal["softmax", "cosface", "arcface"] = "cosface"  # no margin, one on the cosine, or one on the angle
+    scale: float = 30.0  # s, what cosines are multiplied by; no part of softmax
+    margin: float = 0.4  # m, a cosine in cosface and an angle in radians in arcface; no part of softmax
+    straight_through: bool = False  # arcface: the margin is added to the value, but not to the gradient
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

@@ -122,7 +122,9 @@ class MetaFit:
 class MetaSGD:
     """Meta steps: `iterations` times Eq. 1, over the backbone and the class embeddings alike.
 
-    `order`: how the Hessian is dealt with (see `meta_gradient`). `inner_lr`: alpha. `lr`: beta. `delta`: of Eq. 3.
+    `order`: how the Hessian is dealt with (see `meta_gradient`). `inner_lr`: alpha, the
+    rate of the step that adapts. `lr`: beta, the rate of the meta step. `delta`: of Eq. 3, how far from w the gradients
+    are whose difference stands for the Hessian.
 
     What the paper leaves open is chosen here. `momentum`: of the meta step, none in Eq. 1; the paper's Table IV lists
     0.9 for "all" methods. `sampling`: disjoint gives D, D' and D'' three parts of one shuffled pass over the data, so
@@ -138,8 +140,8 @@ class MetaSGD:
     lr: float = 0.1
     delta: float = 1e-3
     momentum: float = 0.0
-    batch_size: int = 64
-    iterations: int = 50
+    batch_size: int = 64  # images in each of D, D' and D''
+    iterations: int = 50  # meta steps of a client in a round
     sampling: Literal["disjoint", "independent"] = "disjoint"
     batch_norm: Literal["all", "first", "running"] = "all"
     augmentation: Augmentation = field(default_factory=Augmentation)

@@ -42,10 +42,10 @@ class OneVsAll:
     which does not map [-1, 1] to itself; this is the form of the work that it cites.)
     """
 
-    scale: float = 30.0
-    margin: float = 0.4
-    balance: float = 0.7
-    exponent: float = 3.0
+    scale: float = 30.0  # s, what the stretched cosines are multiplied by
+    margin: float = 0.4  # m, between a person and anybody else
+    balance: float = 0.7  # lambda, the weight of the true person; that of all others is 1 - lambda
+    exponent: float = 3.0  # t, how strongly cosines are stretched
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:

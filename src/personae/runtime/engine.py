@@ -171,7 +171,7 @@ class _Walk:
         self._tell(stage, round_, participants, outcome)
         for sign in stage.algorithm.signs(Figures(outcome.scalars, before, outcome.clients)):
             self.engine.notify(f"{stage.name}, round {round_}: {sign}")
-            self.engine.journal.metrics({"event": "warning", "stage": stage.name, "round": round_, "text": sign})
+            self._record({"event": "warning", "stage": stage.name, "round": round_, "text": sign})
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
         return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
 

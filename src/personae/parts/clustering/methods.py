@@ -64,17 +64,17 @@ class CFinch(Clustering):
 
 @dataclass(frozen=True, kw_only=True)
 class Finch(Clustering):
-    """FINCH as it is, without a bound. Options as of C-FINCH.
+    """FINCH as it is, without a bound.
 
     Nothing tells which level is the right one: the finest cuts a person with many images into several clusters, the
     coarsest has a handful of clusters.
     """
 
     name: Literal["finch"] = "finch"
-    metric: Metric = "cosine"
-    centroids: Centroids = "mean"
-    level: int = 1
-    search: Search = "auto"
+    metric: Metric = "cosine"  # of first neighbours, as in c-finch
+    centroids: Centroids = "mean"  # what stands for a cluster, as in c-finch
+    level: int = 1  # which partition is used, as in c-finch
+    search: Search = "auto"  # how first neighbours are found, as in c-finch
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         levels = finch(features, self.metric, centroids=self.centroids, search=self.search)
@@ -85,13 +85,14 @@ class Finch(Clustering):
 class KMeans(Clustering):
     """K-means, which has to be told how many people there are.
 
-    `clusters`: how many. Without it, one for every `images_each` images, as clients differ in size.
+    `clusters`: how many. `images_each`: without that number, there is a cluster for every so many images, as clients
+    differ in size.
     """
 
     name: Literal["k-means"] = "k-means"
     clusters: int | None = None
     images_each: float = 10.0
-    iterations: int = 100
+    iterations: int = 100  # at most, until nothing moves any more
 
     def __post_init__(self) -> None:
         if (self.clusters is not None and self.clusters < 1) or self.iterations < 1 or not self.images_each >= 1:

@@ -1,0 +1,64 @@
+"""What there is: the algorithms, what they let out of a client, this machine and this version."""
+
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.algorithms.others import AVAILABLE
+from personae.commands.options import AsJson
+from personae.doctor import examine
+from personae.version import version
+
+app = typer.Typer()
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"personae {version()}")
+        raise typer.Exit
+
+
+def personae(
+    asked: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Federated face recognition: train one model together, keep a personal one each, share no faces."""
+
+
+def _algorithm_names(incomplete: str) -> list[str]:
+    """For the completion of a shell."""
+    return [name for name in AVAILABLE if name.startswith(incomplete)]
+
+
+@app.command()
+def algorithms(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, or module:Class; explains each of its parameters.", autocompletion=_algorithm_names
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the algorithms with their hyper-parameters, or explain one."""
+    if name is None:
+        screen.algorithms(as_json)
+    else:
+        screen.algorithm(name, as_json)
+
+
+@app.command()
+def disclose(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what each algorithm lets out of a client."""
+    screen.disclosure(as_markdown, as_json)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at this machine: versions, extras, cores, cache, speed."""
+    screen.findings(examine(), as_json)

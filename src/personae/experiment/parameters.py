@@ -1,0 +1,126 @@
+"""The hyper-parameters of an algorithm, with what its own source says of each.
+
+The words are those of the class: an entry of its docstring (`strength`: how ...), or the comment behind the field. A
+section such as `training` that has no words of its own has those of its class.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal, get_args, get_origin
+
+_ENTRY = re.compile(r"(?:^|(?<=[.:;)] ))((?:`\w+`(?:, | and )?)+): ")
+_COMMENT = re.compile(r"#\s*(.+)$")
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One key of the table `algorithm` in an experiment file."""
+
+    key: str
+    kind: str
+    default: Any
+    meaning: str
+
+
+def parameters(kind: type) -> list[Parameter]:
+    """Those of an algorithm, each section before what is in it."""
+    return list(_inside(kind, None, ""))
+
+
+def first_line(kind: type) -> str:
+    """What a class says of itself in one line; nothing where it has only what dataclasses generate."""
+    text = kind.__doc__ or ""
+    return "" if text.startswith(f"{kind.__name__}(") else text.strip().partition("\n")[0]
+
+
+def _inside(kind: type, chosen: Any, prefix: str) -> Iterator[Parameter]:
+    """The fields of a dataclass, with defaults from the object that stands for it where there is one."""
+    hints, words = typing.get_type_hints(kind), _meanings(kind)
+    for field in dataclasses.fields(kind):
+        default = getattr(chosen, field.name) if chosen is not None else _default(field)
+        sections: list[Any] = list(filter(dataclasses.is_dataclass, _alternatives(hints[field.name])))
+        said = words.get(field.name) or (first_line(sections[0]) if len(sections) == 1 else "")
+        key = prefix + field.name
+        if not sections:
+            yield Parameter(key, _in_words(hints[field.name]), default, said)
+            continue
+        yield Parameter(key, "section", None, said)
+        if len(sections) > 1:
+            names = [section.name for section in sections]
+            yield Parameter(f"{key}.name", _one_in_words(Literal[*names]), default.name, "which of these")
+        for section in sections:
+            for inner in _inside(section, default if isinstance(default, section) else None, f"{key}."):
+                if len(sections) == 1:
+                    yield inner
+                elif inner.key != f"{key}.name":  # which tells the sections apart
+                    yield dataclasses.replace(inner, meaning=f"{section.name}: {inner.meaning}")
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
+
+
+def _alternatives(hint: Any) -> Sequence[Any]:
+    if get_origin(hint) is typing.Annotated:
+        return _alternatives(get_args(hint)[0])
+    return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _in_words(hint: Any) -> str:
+    several = [each for each in _alternatives(hint) if each is not types.NoneType]
+    words = " or ".join(_one_in_words(each) for each in several)
+    return words if len(several) == len(_alternatives(hint)) else f"{words}, or left out"
+
+
+def _one_in_words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        *others, last = [f'"{each}"' for each in get_args(hint)]
+        return f"{', '.join(others)} or {last}" if others else last
+    if get_origin(hint) is tuple:
+        return f"list, each a {_in_words(get_args(hint)[0])}"
+    return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """What the source of a class, and of those that it inherits from, says of each field; its own words count first."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(each) and "__annotations__" in vars(each):
+            names = {field.name for field in dataclasses.fields(each)}
+            found |= _comments(each) | _entries(vars(each).get("__doc__") or "", names)
+    return found
+
+
+def _entries(docstring: str, names: set[str]) -> dict[str, str]:
+    """Entries such as "`rows`, `fixed`: how they begin.", each until the next one or the end of its paragraph."""
+    found: dict[str, str] = {}
+    for paragraph in inspect.cleandoc(docstring).split("\n\n"):
+        text = " ".join(paragraph.split())
+        starts = [match for match in _ENTRY.finditer(text) if set(re.findall(r"\w+", match[1])) - {"and"} <= names]
+        ends = [match.start() for match in starts[1:]] + [len(text)] * bool(starts)
+        for match, end in zip(starts, ends, strict=True):
+            found |= dict.fromkeys(re.findall(r"`(\w+)`", match[1]), text[match.end() : end].strip())
+    return found
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Comments behind the fields of a class, where its source is at hand."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return {}
+    lines = source.splitlines()
+    (body,) = ast.parse(source).body
+    fields = [node for node in getattr(body, "body", ()) if isinstance(node, ast.AnnAssign) and node.end_col_offset]
+    behind = {field.target.id: lines[(field.end_lineno or 1) - 1][field.end_col_offset :] for field in fields}  # type: ignore[union-attr]
+    return {name: match[1] for name, text in behind.items() if (match := _COMMENT.search(text))}
