@@ -30,6 +30,7 @@ from personae.experiment.clusters import LABELS, SHEET, Clusters
 from personae.experiment.explain import nearest
 from personae.experiment.forecast import Forecast
 from personae.experiment.parameters import first_line, parameters
+from personae.parts.pseudo import ADVICE
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.recognition.enrolment import Enrolment
 from personae.recognition.export import Exported
@@ -37,6 +38,7 @@ from personae.recognition.faces import complaint
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Match
 from personae.recognition.threshold import Threshold
+from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.evaluation_page import figure_rows, figure_text, metric_names
 from personae.report.fairness import plain_fairness, print_fairness
 from personae.report.records import read_run
@@ -51,10 +53,12 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     if as_json:
         rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
         judged = {"models": rows, "fairness": plain_fairness(run), "warnings": warnings_of(read_run(run))}
+        judged |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         _print_json({"run": str(run), "report": str(page), **judged})
         return
     print_table(output, run)
     print_fairness(output, run)
+    print_clusters(output, run)
     for line in warnings_of(read_run(run)):
         output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
     _line(f"report: {page}")
@@ -205,15 +209,18 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     if as_json:
         _print_json({**found.summary, "out": str(out)})
         return
-    counts = {"images": found.images, "clusters": found.clusters}
+    counts: dict[str, object] = {"images": found.images, "clusters": found.clusters}
     counts |= {} if found.people is None else {"people": found.people}
-    counts |= {"largest": found.largest, "in no cluster": found.dropped}
+    sizes = {name: f"{getattr(found.shape, name):g}" for name in ("smallest", "median", "largest")}
+    counts |= {**sizes, "in no cluster": found.dropped, "silhouette": f"{found.shape.silhouette:.3f}"}
     figures = {name: f"{100 * value:.2f}" for name, value in (found.judgement or {}).items()}
     tables: list[Mapping[str, object]] = [counts, figures] if figures else [counts]
     for columns in tables:
         table = Table(*columns)
         table.add_row(*map(str, columns.values()))
         output.print(table)
+    if found.shape.oddity:
+        output.print(f"- the clusters {found.shape.oddity}; {ADVICE}", style="yellow", markup=False, soft_wrap=True)
     _line(f"labels: {out / LABELS}, picture: {out / SHEET}")
 
 
@@ -396,7 +403,8 @@ def forecast(found: Forecast, as_json: bool) -> None:
         _print_json(dataclasses.asdict(found))
         return
     new = f" ({found.new_clients} of them new)" if found.new_clients else ""
-    _line(f"{found.clients} clients{new}, {found.identities} identities")
+    unlabelled = f"; {found.unlabelled_clients} of the clients without labels" if found.unlabelled_clients else ""
+    _line(f"{found.clients} clients{new}, {found.identities} identities{unlabelled}")
     _line(f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} of pixels")
     _line(f"{found.parameters:,} parameters, {_size(found.model_bytes)} a model")
     _line(f"{_size(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")

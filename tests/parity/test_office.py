@@ -26,8 +26,8 @@ from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.home import own_run
+from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
-from personae.experiment.run import judge
 from personae.runtime.inprocess import torch_threads
 
 OFFICES = ("Berlin", "Oslo", "Paris")
@@ -146,7 +146,7 @@ def test_an_office_exports_the_models_that_it_was_judged_by(stage: str, company:
             makes_none = which == "personal" and stage in ("fedpe", "hf_maml")
             assert (f"stage {stage} ({stage}) makes no personal models: this is the shared one" in said) == makes_none
             with torch_threads(1):
-                figures = judge(load_model(file).embedder, faces, known.evaluation)
+                figures = judge_of(known)(load_model(file).embedder, faces)
             told = assessed(company, name, stage)
             assert {f"{which}/{key}": value for key, value in figures.items()} == {
                 key: value for key, value in told.items() if key.startswith(which)

@@ -151,10 +151,16 @@ def test_targets_find_labels_and_the_source_keeps_its_own(tmp_path: Path):
     for figure in ("f_score", "precision", "recall", "nmi", "clustered"):
         expected = np.mean([getattr(each, figure) for each in found.values()])
         assert means[f"pseudo-labels/{figure}"] == pytest.approx(expected)
-    assert means["clusters"] == pytest.approx(np.mean([each.clusters for each in found.values()]))
+    assert means["clusters/count"] == pytest.approx(np.mean([each.clusters for each in found.values()]))
     assert means["people"] == pytest.approx(np.mean([3, 4, 5]))
     quiet = Rehearsal(tmp_path / "quiet", (stage_of(Cluster(clustering=LOOSE), rounds=1),), source="ann").run()
-    assert set(quiet.notebook.rounds()[0]["scalars"]) == {"clusters", "pseudo-labels/clustered"}
+    figures = {
+        f"clusters/{name}" for name in ("count", "smallest", "median", "largest", "outside", "in_largest", "silhouette")
+    }
+    (event,) = quiet.notebook.rounds()
+    assert set(event["scalars"]) == figures | {"pseudo-labels/clustered"}
+    assert set(event["clients"]["bob"]) == figures | {"pseudo-labels/clustered"}
+    assert event["clients"]["ann"] == {}  # the source finds nothing
 
 
 def test_the_federated_stage_goes_on_with_the_labels_of_the_cluster_stage(tmp_path: Path):

@@ -2,10 +2,10 @@
 
 server: send theta, the model trained at the source
 target: v <- f_theta(x) of its own faces; y~ <- clusters of v; both stay
-        send how many clusters it found
+        send how many clusters it found, how large they are and how far apart
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -16,8 +16,10 @@ from torch import Tensor
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
-from personae.parts.clustering import NOBODY, CFinch, Method, agreement
-from personae.parts.pseudo import pseudo_labels
+from personae.core.signs import Figures
+from personae.errors import DataError
+from personae.parts.clustering import CFinch, Method, agreement
+from personae.parts.pseudo import odd_clusters, pseudo_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Private(LocalState):
 
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
-    figures: Scalars  # of the clusters: how many, and the share of the faces that are in one
+    figures: Scalars  # of the clusters: how many, how large, how far apart, and the share of the faces that are in one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,9 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     """Target clients cluster their own faces under the model they receive; it is a stage of one round.
 
     `clustering`: the method that divides the faces. `min_images`: a smaller cluster is dropped, and its faces are not
-    trained on; the paper does not say. `judged`: whether clients compare the clusters with the labels of their faces,
-    which only a simulation has, and send the figures of that, too.
+    trained on; the paper does not say. `if_odd`: whether clusters that can hardly be people
+    (`parts/clustering/shape.py`) are only warned about, or stop the run. `judged`: whether clients compare the clusters
+    with the labels of their faces, which only a simulation has, and send the figures of that, too.
     """
 
     name: ClassVar[str] = "cluster"
@@ -54,6 +57,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
 
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
+    if_odd: Literal["warn", "stop"] = "warn"
     judged: bool = False
 
     def __post_init__(self) -> None:
@@ -75,11 +79,8 @@ class Cluster(Algorithm[State, Down, Private, Up]):
             return Up(figures=Scalars({})), Private(labels=torch.empty(0, dtype=torch.int64))
         client.backbone.load(down.model)
         embedder = client.embedder(client.backbone)
-        labels = pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
-        figures = {
-            "clusters": float(labels.max() + 1),
-            "pseudo-labels/clustered": float((labels != NOBODY).double().mean()),
-        }
+        labels, shape = pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
+        figures = {**shape.figures(), "pseudo-labels/clustered": 1 - shape.outside}
         if self.judged:
             found = agreement(labels, client.train.labels)
             judgement = {
@@ -93,4 +94,10 @@ class Cluster(Algorithm[State, Down, Private, Up]):
         return Up(figures=Scalars(figures)), Private(labels=labels)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
+        told = {reply.client.name: reply.up.figures.values for reply in replies}
+        if self.if_odd == "stop" and (odd := list(odd_clusters(Figures({}, clients=told)))):
+            raise DataError(f"cluster: {odd[0]}" + (f" (and {len(odd) - 1} more like it)" if len(odd) > 1 else ""))
         return state
+
+    def signs(self, figures: Figures) -> Iterator[str]:
+        yield from odd_clusters(figures)

@@ -10,7 +10,7 @@ Stage 1 is `fedpe` with the source as its only client, stage 2 is `cluster`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -23,13 +23,14 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState, Scalars
 from personae.core.samples import Samples
+from personae.core.signs import Figures
 from personae.errors import ConfigError
-from personae.parts.clustering import CFinch, Method
+from personae.parts.clustering import CFinch, Method, Shape
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import Beginning, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
-from personae.parts.pseudo import PseudoLabelled, pseudo_labels
+from personae.parts.pseudo import PseudoLabelled, odd_clusters, pseudo_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Private(LocalState):
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # theta_k
-    training: Scalars  # the mean loss
+    training: Scalars  # the mean loss; in rounds in which it clusters, figures of the clusters, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         module = client.backbone.load(down.model)
         anew = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
         known = None if anew and not client.info.source else private
-        labels = known.labels if known else self.labels(client, anew)
+        labels, shape = (known.labels, None) if known else self.labels(client, anew)
         samples: Samples = client.train if client.info.source else PseudoLabelled(client.train, labels)
         if known:
             rows = known.rows.to(client.backbone.device, copy=True)
@@ -122,18 +123,23 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
             return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
 
         fit = training.train(client, [rows], samples, loss)
-        up = Up(model=client.backbone.state(), training=Scalars({"loss": fit.loss}))
+        figures = {"loss": fit.loss, **(shape.figures() if shape else {})}
+        up = Up(model=client.backbone.state(), training=Scalars(figures))
         return up, Private(rows=rows, labels=labels)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         return State(model=server.aggregate_models(((reply.up.model.flat, 1.0) for reply in replies), state.model))
 
-    def labels(self, client: Client, anew: bool) -> Tensor:
+    def signs(self, figures: Figures) -> Iterator[str]:
+        yield from super().signs(figures)
+        yield from odd_clusters(figures)
+
+    def labels(self, client: Client, anew: bool) -> tuple[Tensor, Shape | None]:
         """Those that the client found in an earlier stage, or new ones under the model that it has just received."""
         if client.info.source:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64), None
         kept = None if anew else client.recall(cluster.Private)
         if kept:
-            return kept.labels
+            return kept.labels, None
         embedder = client.embedder(client.backbone)
         return pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)

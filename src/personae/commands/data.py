@@ -99,6 +99,7 @@ def align(
         float, typer.Option(min=0, max=1, help="Leave out faces of which the detector is less sure.")
     ] = MIN_SCORE,
     identity_level: IdentityLevel = None,
+    unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the main face of each image and bring its eyes, nose and mouth to where networks expect them."""
@@ -114,6 +115,7 @@ def align(
             min_score=min_score,
             layout=layout,
             identity_level=identity_level,
+            unlabelled=unlabelled,
             progress=meter,
             notify=notify,
         )

@@ -72,6 +72,7 @@ def align_faces(
     min_score: float = MIN_SCORE,
     layout: str | None = None,
     identity_level: Level | None = None,
+    unlabelled: bool = False,
     progress: Progress = silent,
     notify: Notify = unheard,
 ) -> Alignment:
@@ -80,6 +81,7 @@ def align_faces(
     `landmarks` names a file of five points an image, in place of the detector; `margin` is added around each image, in
     parts of its longer side, before a face is looked for. What the detector gives less than `min_score` counts as none.
     `layout` and `identity_level` are for the reader (`readers.read_listing`), whose remarks `notify` hears.
+    `unlabelled`: any folder, zip or list of photographs will do, and what is written has no labels either.
     """
     source, target = (Path(path).expanduser().absolute() for path in (source, target))
     if is_pack(source):
@@ -88,7 +90,7 @@ def align_faces(
         raise ConfigError(f"a margin of {margin:g} sides around an image; give one from 0 to 4")
     if not 0 <= min_score <= 1:
         raise ConfigError(f"a minimum score of {min_score:g}; give one from 0 to 1")
-    listing = read_listing(source, layout, identity_level=identity_level)
+    listing = read_listing(source, layout, unlabelled=unlabelled, identity_level=identity_level)
     for remark in listing.remarks:
         notify(remark)
     if target.is_relative_to(source):
@@ -269,11 +271,16 @@ def _finish(listing: Listing, target: Path, journal: _Journal, resumed: int) -> 
         raise DataError(f"{listing.source}: no face could be aligned, the first is {misses[0][0]} ({misses[0][1]})")
     _write_table(target / MISSES, ("path", "why"), misses)
     names = [name for name in listing.columns if name not in ("path", "identity", "label")]
+    known = ("identity",) if listing.labels else ()
     rows = (
-        (_name(listing.paths[row]), listing.labels[row], *(_plain(listing.columns[name][row]) for name in names))
+        (
+            _name(listing.paths[row]),
+            *(listing.labels[row] for _ in known),
+            *(_plain(listing.columns[name][row]) for name in names),
+        )
         for row in kept
     )
-    _write_table(target / LABELS, ("path", "identity", *names), rows)
+    _write_table(target / LABELS, ("path", *known, *names), rows)
     return Alignment(
         images=len(entries),
         aligned=len(kept),

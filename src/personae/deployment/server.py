@@ -12,8 +12,9 @@ from typing import Any
 from personae.core.acceleration import Acceleration
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
+from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
-from personae.experiment.run import initial_weights, judge
+from personae.experiment.run import initial_weights
 from personae.experiment.rundir import RunDirectory
 from personae.files import write_text
 from personae.runtime.checkpoint import Checkpoints
@@ -65,7 +66,7 @@ def conduct(grid: Grid, out: Path) -> None:
             network=experiment.network,
             holdings=Absent(plan.clients, newcomers(experiment, plan.clients)),
             private=out / "private",
-            judge=partial(judge, options=experiment.evaluation),
+            judge=judge_of(experiment),
             mirror=experiment.evaluation.mirror,
             source=experiment.partition.source or None,
         )

@@ -23,7 +23,7 @@ from personae.errors import ConfigError
 from personae.experiment.assess import Model
 from personae.experiment.explain import explain
 from personae.files import replacing, write_text
-from personae.parts.clustering import METHODS, NOBODY, Method, agreement, large_enough
+from personae.parts.clustering import METHODS, NOBODY, Method, Shape, agreement, large_enough
 from personae.progress import Notify, Progress, silent, unheard
 from personae.report.contact_sheet import draw_clusters
 
@@ -38,6 +38,7 @@ class Clusters:
     labels: Tensor
     clustering: Method
     min_images: int
+    shape: Shape
 
     @property
     def images(self) -> int:
@@ -50,10 +51,6 @@ class Clusters:
     @property
     def clusters(self) -> int:
         return len(self.sizes)
-
-    @property
-    def largest(self) -> int:
-        return int(self.sizes.max()) if self.clusters else 0
 
     @property
     def dropped(self) -> int:
@@ -82,6 +79,8 @@ class Clusters:
             "clusters": self.clusters,
             "sizes": self.sizes.tolist(),
             "in_no_cluster": self.dropped,
+            "silhouette": self.shape.silhouette,
+            "odd": self.shape.oddity,
             "people": self.people,
             "agreement": self.judgement,
         }
@@ -148,4 +147,4 @@ def cluster_faces(
 
         features = embed(counted, faces.samples())
     labels = large_enough(clustering(features, generator(seed, "clustering")), min_images)
-    return Clusters(faces, labels, clustering, min_images)
+    return Clusters(faces, labels, clustering, min_images, Shape.of(features, labels))

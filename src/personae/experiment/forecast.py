@@ -34,6 +34,7 @@ class Forecast:
 
     clients: int
     new_clients: int
+    unlabelled_clients: int
     identities: int
     train_images: int
     test_images: int
@@ -54,6 +55,7 @@ def forecast(materials: Materials, workers: int) -> Forecast:
     return Forecast(
         clients=len(summary),
         new_clients=len(summary) - len(trainers),
+        unlabelled_clients=sum(not holding.identities for holding in summary),
         identities=sum(holding.identities for holding in summary),
         train_images=sum(holding.train for holding in trainers),
         test_images=sum(holding.test for holding in summary),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from personae.core.wire import Packet
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, parse_experiment
-from personae.experiment.run import judge
+from personae.experiment.judging import judge_of
 from personae.files import write_bytes, write_text
 from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation, Holdings
@@ -84,7 +84,7 @@ class OwnRun:
             network=experiment.network,
             holdings=holdings,
             private=self.folder,
-            judge=partial(judge, options=experiment.evaluation),
+            judge=judge_of(experiment),
             mirror=experiment.evaluation.mirror,
             source=experiment.partition.source or None,
             public=public,

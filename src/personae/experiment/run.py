@@ -10,12 +10,11 @@ from typing import Any
 from personae.console import meter as shown_progress
 from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
-from personae.core.embedder import Embedder
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
-from personae.evaluation.personal import evaluate_client
-from personae.experiment.config import Evaluation, Experiment
+from personae.experiment.config import Experiment
+from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
@@ -24,7 +23,7 @@ from personae.progress import Progress, silent, unheard
 from personae.report.html import write_report
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine
-from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.problems import PROBLEMS
 from personae.runtime.public import SharedFaces
@@ -150,18 +149,12 @@ def federation_of(
         network=experiment.network,
         holdings=materials.clients,
         private=run / "private",
-        judge=partial(judge, options=experiment.evaluation),
+        judge=judge_of(experiment),
         mirror=experiment.evaluation.mirror,
         source=materials.partition.source,
         acceleration=acceleration,
         public=public,
     )
-
-
-def judge(embedder: Embedder, faces: ClientFaces, options: Evaluation) -> dict[str, float]:
-    """Figures of an embedder on one client's own faces."""
-    strangers = faces.strangers() if faces.strangers and options.personalized else None
-    return evaluate_client(embedder, faces.train, faces.test, options.client_fars, strangers, options.personalized)
 
 
 def initial_weights(experiment: Experiment, layout: Layout) -> ModelState | None:

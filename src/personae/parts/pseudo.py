@@ -1,5 +1,6 @@
 """Faces without labels: identities found among them, as labels to train on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,17 +9,30 @@ from torch import Tensor
 
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
+from personae.core.signs import Figures
 from personae.errors import DataError
-from personae.parts.clustering import NOBODY, Clustering, large_enough
+from personae.parts.clustering import NOBODY, Clustering, Shape, large_enough
+
+ADVICE = "change how far apart clusters are (`distance` of c-finch), or begin with a model that was trained longer"
 
 
 def pseudo_labels(
     samples: Samples, embedder: Embedder, clustering: Clustering, min_images: int, generator: torch.Generator
-) -> Tensor:
-    """int64 [N]: which cluster each image is in, or -1 for none of at least `min_images` images."""
+) -> tuple[Tensor, Shape]:
+    """int64 [N], which cluster each image is in, or -1 for none of at least `min_images` images; and their figures."""
     if not len(samples):
         raise DataError("there is no image to cluster; give every target client some")
-    return large_enough(clustering(embed(embedder, samples), generator), min_images)
+    features = embed(embedder, samples)
+    labels = large_enough(clustering(features, generator), min_images)
+    return labels, Shape.of(features, labels)
+
+
+def odd_clusters(figures: Figures) -> Iterator[str]:
+    """Signs that clusters are not people, client by client."""
+    for client, told in figures.clients.items():
+        shape = Shape.read(told)
+        if shape and shape.oddity:
+            yield f"the clusters of {client} {shape.oddity}; {ADVICE}"
 
 
 @dataclass(frozen=True, eq=False)

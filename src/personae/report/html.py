@@ -4,6 +4,7 @@ from importlib import resources
 from pathlib import Path
 
 from personae.files import write_text
+from personae.report.clusters import cluster_section
 from personae.report.figures import operating_points, per_client, progress, score_distributions
 from personae.report.markup import Markup, join, tag
 from personae.report.records import Run, read_run
@@ -11,6 +12,7 @@ from personae.report.sections import absences, course, disclosure, headline, led
 
 SECTIONS = (
     headline,
+    cluster_section,
     disclosure,
     course,
     progress,

@@ -11,6 +11,7 @@ from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
 
 Metrics = Mapping[str, float]
+CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
 T = TypeVar("T")
 
 
@@ -39,6 +40,8 @@ class Record:
     loss: dict[int, float] = field(default_factory=dict)
     fractions: dict[str, float] = field(default_factory=dict)
     """What clients said of their work in the latest round, by names such as `pseudo-labels/f_score`."""
+    clusters: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    """Figures of clusters by kind of images (training, test) and client: the latest, of faces without labels."""
     benchmarks: dict[int, Metrics] = field(default_factory=dict)
     clients: dict[int, Mapping[str, Spread]] = field(default_factory=dict)
     last_clients: Mapping[str, Metrics] = field(default_factory=dict)
@@ -190,7 +193,11 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
         case "round":
             if "loss" in event["scalars"]:
                 record.loss[number] = float(event["scalars"]["loss"])
-            record.fractions = {name: float(value) for name, value in event["scalars"].items() if "/" in name}
+            scalars = {name: float(value) for name, value in event["scalars"].items()}
+            record.fractions = {
+                name: value for name, value in scalars.items() if "/" in name and not name.startswith(CLUSTERS)
+            }
+            _add_clusters(record, "training", CLUSTERS, event.get("clients", {}))
             for what in ("rejected", "failed"):
                 record.absences.update((what, client, str(reason)) for client, reason in event[what].items())
         case "global":
@@ -198,17 +205,28 @@ def _add_event(record: Record, event: Mapping[str, Any]) -> None:
         case "personal":
             # All clients of all rounds would be too much to keep: their spread, and the clients of the last round.
             figures = {
-                client: {name: float(value) for name, value in metrics.items()}
+                client: {name: float(value) for name, value in metrics.items() if f"/{CLUSTERS}" not in name}
                 for client, metrics in event["clients"].items()
             }
             record.clients[number] = spread(figures)
             if number:  # before the first round they are not yet of this stage
                 record.last_clients = figures
                 record.new_clients = frozenset(map(str, event.get("new", ())))
+                for images, model in (("test", "global"), ("test, personal", "personal")):
+                    _add_clusters(record, images, f"{model}/{CLUSTERS}", event["clients"])
+                if record.clusters.get("test") == record.clusters.get("test, personal"):
+                    record.clusters.pop("test, personal", None)  # nobody has a model of its own
         case "warning":
             record.warnings.append((number, str(event["text"])))
         case unknown:
             raise ValueError(f"there is no event {unknown!r}")
+
+
+def _add_clusters(record: Record, images: str, prefix: str, clients: Mapping[str, Metrics]) -> None:
+    for client, metrics in clients.items():
+        found = {name.removeprefix(prefix): float(value) for name, value in metrics.items() if name.startswith(prefix)}
+        if found:
+            record.clusters.setdefault(images, {})[client] = found
 
 
 def _add_timing(record: Record, line: Mapping[str, Any]) -> None:

@@ -266,14 +266,20 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
         for name, failure in outcome.failed.items():
             self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {failure}")
-        self._record(
-            {
-                "event": "round",
-                "stage": stage.name,
-                "round": round_,
-                "participants": [client.name for client in participants],
-                "rejected": outcome.rejected,
-                "failed": {name: failure.reason for name, failure in outcome.failed.items()},
-                "scalars": outcome.scalars,
-            }
-        )
+        event: dict[str, Any] = {
+            "event": "round",
+            "stage": stage.name,
+            "round": round_,
+            "participants": [client.name for client in participants],
+            "rejected": outcome.rejected,
+            "failed": {name: failure.reason for name, failure in outcome.failed.items()},
+            "scalars": outcome.scalars,
+        }
+        # By client only what tables show, which has a place in its name: losses of every round would be too much.
+        shown = {
+            client: {name: value for name, value in figures.items() if "/" in name}
+            for client, figures in outcome.clients.items()
+        }
+        if any(shown.values()):
+            event["clients"] = shown
+        self._record(event)

@@ -14,6 +14,7 @@ from personae.parts.clustering.methods import (
     large_enough,
 )
 from personae.parts.clustering.neighbours import first_neighbours
+from personae.parts.clustering.shape import Shape
 
 __all__ = [
     "DBSCAN",
@@ -25,6 +26,7 @@ __all__ = [
     "Finch",
     "KMeans",
     "Method",
+    "Shape",
     "agreement",
     "finch",
     "first_neighbours",

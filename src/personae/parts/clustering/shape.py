@@ -11,6 +11,8 @@ from torch import Tensor
 from personae.parts.clustering.methods import NOBODY
 
 PREFIX = "clusters/"  # of the names under which these figures leave a client
+FEW, CROWD, MOST = 5, 1 / 3, 1 / 2  # measured in docs/unsupervised.md
+ENOUGH = 4 * FEW  # images, before anything is odd about them
 _BLOCK = 8192
 
 
@@ -26,8 +28,6 @@ class Shape:
     """The share of the images that are in no cluster."""
     in_largest: float = 0.0
     """The share of the images that are in the largest cluster."""
-    alike: float
-    """The mean cosine of two images, whoever is on them."""
     silhouette: float = 0.0
     """Of the images in clusters, by cosine distances (Rousseeuw); 0 where there are fewer than two clusters."""
 
@@ -43,9 +43,24 @@ class Shape:
             largest=float(sizes.max()) if len(sizes) else 0.0,
             outside=float((labels == NOBODY).double().mean()),
             in_largest=float(sizes.max()) / len(labels) if len(sizes) else 0.0,
-            alike=_alike(unit),
             silhouette=silhouette(unit, labels),
         )
+
+    @property
+    def oddity(self) -> str | None:
+        """Why these are hardly the people on the images, in words; None where nothing is odd."""
+        if self.outside > MOST:
+            return f"look shattered: {self.outside:.0%} of the images are in no cluster"
+        if round(self.largest / self.in_largest) < ENOUGH:
+            return None
+        sizes = f"{self.count:.0f} clusters of {self.smallest:.0f} to {self.largest:.0f} images"
+        if self.median < 2:
+            return f"look shattered: {sizes}, most of one image alone"
+        if self.count == 1:
+            return f"look collapsed: there is one, of {self.largest:.0f} images"
+        if self.count < FEW or self.in_largest > CROWD:
+            return f"look collapsed: {sizes}, the largest with {self.in_largest:.0%} of all"
+        return None
 
     def figures(self) -> dict[str, float]:
         return {f"{PREFIX}{name}": value for name, value in asdict(self).items()}
@@ -80,9 +95,3 @@ def silhouette(features: Tensor, labels: Tensor) -> float:
         score = (between - within) / torch.maximum(between, within).clamp(min=1e-12)
         total += float(score[sizes[own] > 1].sum())
     return total / len(chosen)
-
-
-def _alike(features: Tensor) -> float:
-    """Over all pairs of two images: the square of their sum has all of these, and each image with itself."""
-    count = len(features)
-    return (float(features.sum(0).square().sum()) - count) / (count * (count - 1)) if count > 1 else 0.0

@@ -1,0 +1,36 @@
+"""How a client judges a model on its own faces, with labels and without."""
+
+from functools import partial
+
+from personae.algorithms import Cluster, Unsupervised
+from personae.core.embedder import Embedder
+from personae.core.rng import generator
+from personae.core.samples import is_labelled
+from personae.core.stage import Recipe
+from personae.evaluation.personal import evaluate_client
+from personae.experiment.config import Evaluation, Experiment
+from personae.parts.pseudo import pseudo_labels
+from personae.runtime.federation import ClientFaces, Judge
+
+
+def judge_of(experiment: Experiment) -> Judge:
+    return partial(_judge, options=experiment.evaluation, finder=_finder(experiment.recipe))
+
+
+def _judge(
+    embedder: Embedder, faces: ClientFaces, options: Evaluation, finder: Cluster | Unsupervised
+) -> dict[str, float]:
+    """Figures of an embedder: how well it recognises the client's people, or how its test images fall into clusters."""
+    if is_labelled(faces.train):
+        strangers = faces.strangers() if faces.strangers and options.personalized else None
+        return evaluate_client(embedder, faces.train, faces.test, options.client_fars, strangers, options.personalized)
+    if len(faces.test) < 2:
+        return {}
+    source = generator(0, "clusters of test images")  # the same for every model
+    return pseudo_labels(faces.test, embedder, finder.clustering, finder.min_images, source)[1].figures()
+
+
+def _finder(recipe: Recipe) -> Cluster | Unsupervised:
+    """The first algorithm of the recipe that finds clusters, or the usual one."""
+    algorithms = (getattr(stage.algorithm, "algorithm", stage.algorithm) for stage in recipe)
+    return next((each for each in algorithms if isinstance(each, Cluster | Unsupervised)), Cluster())
