@@ -22,6 +22,7 @@ from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
 from personae.experiment.faces import own_faces
 from personae.models import Network
+from personae.recognition.gallery import Gallery
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -153,6 +154,7 @@ def test_every_command_reads_people_alike_and_says_so_once(tmp_path: Path) -> No
         "partition": ("partition", path, "--clients", 2, "--plot", tmp_path / "plot.png", "--json"),
         "pack": ("data", "pack", path, tmp_path / "first.faces", "--json"),
         "inspect": ("data", "inspect", path),
+        "enroll": ("enroll", path, "--model", model, "--gallery", tmp_path / "known", "--threshold", 0.5),
     }
     for name, command in commands.items():
         told = tell(*command)
@@ -163,6 +165,13 @@ def test_every_command_reads_people_alike_and_says_so_once(tmp_path: Path) -> No
     assert "2 clients, 12 identities" in tell(*commands["run"], "--identity-level", "last").output
     assert "2 clients, 12 identities" in tell(*commands["run"], "--set", "data.private.identity_level=last").output
     assert json.loads(tell(*commands["pack"][:3], tmp_path / "x", "--json").stdout)["identities"] == 6
+    with Gallery.open(tmp_path / "known") as known:
+        assert len(known.people()) == 6
+    told = tell("enroll", path / "001", "--name", "Ann", *commands["enroll"][2:])
+    assert told.exit_code == 0, told.output
+    assert "1 file is left out (1 MOV)" in told.output
+    with Gallery.open(tmp_path / "known") as known:
+        assert known.people()["Ann"] == 4  # of both views
     remarks: list[str] = []
     experiment = load_experiment("quick", [f"data.private.source={path}"])
     held = own_faces(path, experiment, notify=remarks.append)  # as `join` reads them

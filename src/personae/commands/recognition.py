@@ -127,6 +127,7 @@ def enroll(
     name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
     align: Align = False,
     skip_unreadable: SkipUnreadable = False,
+    identity_level: IdentityLevel = None,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
     benchmark: BenchmarkName = None,
@@ -146,9 +147,11 @@ def enroll(
     if gallery.exists():
         open_gallery(gallery, loaded).close()  # that it is another model's is said before the work
     people = (
-        [(name, read_portraits(faces, loaded, align=align))]
+        [(name, read_portraits(faces, loaded, align=align, notify=notify))]
         if name
-        else chain.from_iterable([read_people(path, loaded, align=align) for path in faces])
+        else chain.from_iterable(
+            [read_people(path, loaded, align=align, identity_level=identity_level, notify=notify) for path in faces]
+        )
     )
     found = prepare(people, loaded)
     for one, other in found.twice:

@@ -16,12 +16,15 @@ from torch import Tensor
 
 from personae.data.aligned import align_face
 from personae.data.faces import FaceSet
-from personae.data.images import SUFFIXES, ImageError, decode_whole, is_image
+from personae.data.images import ImageError, decode_whole
 from personae.data.packs import is_pack, open_pack
 from personae.data.readers import read_listing
+from personae.data.readers.folders import read_heap
+from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing, read_file
 from personae.errors import DataError
 from personae.experiment.assess import Model
+from personae.progress import Notify, unheard
 
 
 class WrongSizeError(ImageError):
@@ -63,9 +66,11 @@ def read_person(paths: Sequence[str | Path], model: Model, *, align: bool = Fals
     return read_portraits(paths, model, align=align).usable()
 
 
-def read_portraits(paths: Sequence[str | Path], model: Model, *, align: bool = False) -> Portraits:
-    """The same with the images that cannot be used."""
-    files = [file for path in map(Path, paths) for file in (_inside(path) if path.is_dir() else [path])]
+def read_portraits(
+    paths: Sequence[str | Path], model: Model, *, align: bool = False, notify: Notify = unheard
+) -> Portraits:
+    """The same with the images that cannot be used; `notify` hears what in a folder is not read."""
+    files = [file for path in map(Path, paths) for file in (_inside(path, notify) if path.is_dir() else [path])]
 
     def face(file: Path) -> Tensor:
         return _face(read_file(file), model, align=align, upright=True)
@@ -73,16 +78,27 @@ def read_portraits(paths: Sequence[str | Path], model: Model, *, align: bool = F
     return _portraits({str(file): partial(face, file) for file in files})
 
 
-def read_people(path: Path, model: Model, *, align: bool = False) -> Iterator[tuple[str, Portraits]]:
+def read_people(
+    path: Path,
+    model: Model,
+    *,
+    align: bool = False,
+    identity_level: Level | None = None,
+    notify: Notify = unheard,
+) -> Iterator[tuple[str, Portraits]]:
     """Everybody in a set of faces (a folder per person, a zip, a list, a pack), one after the other, with all images.
 
-    That the set is none is said at once.
+    That the set is none is said at once, and `notify` hears what the reader remarks on it. `identity_level`: of folders
+    in folders, those that are people.
     """
     if is_pack(path):
         if align:
             raise DataError(f"{path}: a pack holds faces at one size; align the photographs that it was made of")
         return _packed(open_pack(path), path, model)
-    return _listed(read_listing(path), model, align=align)
+    listing = read_listing(path, identity_level=identity_level)
+    for remark in listing.remarks:
+        notify(remark)
+    return _listed(listing, model, align=align)
 
 
 def _portraits(images: Mapping[str, Callable[[], Tensor]]) -> Portraits:
@@ -124,11 +140,14 @@ def _listed(listing: Listing, model: Model, *, align: bool) -> Iterator[tuple[st
             yield name, _portraits(files)
 
 
-def _inside(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if is_image(path.name))
-    if not found:
-        raise DataError(f"{folder}: no images in it ({', '.join(sorted(SUFFIXES))})")
-    return found
+def _inside(folder: Path, notify: Notify) -> list[Path]:
+    """All images at or below a person's folder."""
+    listing = read_heap(folder)
+    if listing.faults:
+        raise DataError(listing.faults[0])
+    for remark in listing.remarks:
+        notify(remark)
+    return [folder / path for path in listing.paths]
 
 
 def _face(encoded: bytes, model: Model, *, align: bool, upright: bool) -> Tensor:
