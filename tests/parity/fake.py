@@ -14,7 +14,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from personae.deployment.app import PACKAGE
+from personae.runtime.flower import unwrapped
 from toys import NAMES
+
+NAME = "Zebulon-Q-Featherstonehaugh"  # nobody: planted at clients, and looked for at the server
 
 
 class FakeGrid(Grid):
@@ -95,6 +98,19 @@ def _size(message: Message) -> int:
     if not message.has_content():
         return 0
     return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+class Recording(FakeGrid):
+    """Keeps everything that reaches the server: bytes, and the texts of Flower's errors."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.heard: list[bytes] = []
+
+    def reply(self, message: Message) -> Message:
+        reply = super().reply(message)
+        self.heard.append(str(reply.error.reason).encode() if reply.has_error() else unwrapped(reply.content))
+        return reply
 
 
 @pytest.fixture(autouse=True)
