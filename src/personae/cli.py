@@ -3,6 +3,7 @@
 import errno
 import signal
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -46,7 +47,7 @@ from personae.commands.options import (
 from personae.console import messages, meter, notify
 from personae.core.acceleration import Acceleration
 from personae.data import PartitionPlan, default_cache, open_faces, synthetic_faces
-from personae.errors import ConfigError, Interrupted, PersonaeError
+from personae.errors import ConfigError, Interrupted, OutOfTime, PersonaeError
 from personae.evaluation.suite import evaluate as evaluate_all
 from personae.experiment.assess import load_model
 from personae.experiment.clusters import cluster_faces, clustering_of
@@ -92,6 +93,7 @@ class By(StrEnum):
 class Scale(StrEnum):
     small = "small"
     large = "large"
+    paper = "paper"
 
 
 @app.command()
@@ -157,11 +159,16 @@ def run(
 @app.command(name="reproduce")
 def reproduce_claims(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
-    scale: Annotated[Scale, typer.Option(help="For two cores in minutes, or nearer to the paper.")] = Scale.small,
+    scale: Annotated[
+        Scale, typer.Option(help="For two cores in minutes, nearer to the paper, or at its numbers.")
+    ] = Scale.small,
     claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: each has other people.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on; what is finished is not run again.")] = False,
+    budget: Annotated[
+        float | None, typer.Option(metavar="MINUTES", min=0, help="Stop after so long, to be resumed (exit code 5).")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or 8 on a GPU.")] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -170,6 +177,8 @@ def reproduce_claims(
     system = find_system(name)
     folder = out or Path("runs") / f"reproduce-{name}-{scale}"
     hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
+    hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
+    deadline = None if budget is None else time.monotonic() + 60 * budget
     try:
         result = reproduce(
             system,
@@ -178,12 +187,12 @@ def reproduce_claims(
             claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
-            runner=Runner(workers=_workers(workers, device), device=device, progress=meter, notify=notify),
+            runner=Runner(_workers(workers, device), device, progress=meter, notify=notify, deadline=deadline),
             notify=notify,
         )
-    except KeyboardInterrupt:
-        hint += f" --claims {claims}" if claims else ""
-        raise Interrupted(f"stopped; what is done is in {folder}; continue with: {hint}") from None
+    except (KeyboardInterrupt, OutOfTime) as stop:
+        why = f"the {budget:g} minutes are spent" if isinstance(stop, OutOfTime) else "stopped"
+        raise Interrupted(f"{why}; what is done is in {folder}; continue with: {hint}") from None
     screen.findings_of_claims(result, folder, as_json)
 
 

@@ -37,6 +37,10 @@ class Interrupted(PersonaeError):
     exit_code = 5
 
 
+class OutOfTime(Interrupted):
+    """The time that was given is spent; what is done is kept, and the work can be resumed."""
+
+
 class QuorumLost(PersonaeError):
     """Too few clients returned an acceptable update."""
 

@@ -81,6 +81,38 @@ def test_softmax_is_what_autograd_says(margin: Margin, normalise: bool | None, r
     alike(found, expected, len(rows) if reduction == "mean" else 1)
 
 
+@each_form
+@pytest.mark.parametrize(("self_term", "tangential"), [(False, False), (True, True), (False, True)])
+def test_other_readings_are_what_autograd_says(
+    margin: Margin, normalise: bool | None, self_term: bool, tangential: bool
+) -> None:
+    """Without the self term z_aa is held fixed; tangential, Reg is a function of directions and lengths are held."""
+    rows, owners = crowd()
+
+    def value(live: Tensor) -> Tensor:
+        moved = rows.norm(dim=1, keepdim=True) * F.normalize(live) if tangential else live
+        if self_term:
+            return naive_softmax(moved, rows, owners, margin, normalise)
+        on_sphere = margin.kind != "softmax" if normalise is None else normalise
+        if on_sphere:  # the cosine of a row with itself is at its peak: there is no self term to leave out
+            return naive_softmax(moved, rows, owners, margin, normalise)
+        z = rows @ moved.T
+        itself = torch.eye(len(rows), dtype=torch.bool)
+        z = torch.where(itself, (rows @ rows.T), z).masked_fill((owners[:, None] == owners) & ~itself, -math.inf)
+        return F.cross_entropy(z, torch.arange(len(rows)), reduction="sum")
+
+    options: Any = {"normalise": normalise, "self_term": self_term, "tangential": tangential}
+    alike(softmax_regulariser(rows, owners, margin, block=4, **options), by_autograd(value, rows))
+
+
+def test_a_tangential_cosine_regulariser_is_what_autograd_says() -> None:
+    rows, owners = crowd()
+    lengths = rows.norm(dim=1, keepdim=True)
+    found = cosine_regulariser(rows, owners, Margin(kind="softmax"), tangential=True)
+    alike(found, by_autograd(lambda live: naive_cosine(lengths * F.normalize(live), rows, owners, False), rows))
+    assert torch.linalg.vecdot(found.gradient, rows).abs().max() < 1e-12  # nothing along a row
+
+
 @pytest.mark.parametrize("form", ["cosface", "arcface"])
 def test_the_margins_are_those_of_the_local_loss(form: str) -> None:
     """The regulariser is the margin loss of W' as features, each of the class that it is, less its own client's."""

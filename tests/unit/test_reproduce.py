@@ -374,7 +374,7 @@ def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(
         (("tiny", "--claims", "T-1,T-7"), "tiny has no claim 'T-7'; did you mean T-3?"),
         (("tiny", "--claims", ","), "tiny has no claim ''"),
         (("tiny", "--resume"), "there is nothing to resume here"),
-        (("tiny", "--scale", "large"), "large.toml: there is no such file"),
+        (("tiny", "--scale", "large"), "tiny has no recipe for --scale large: there is no large.toml"),
         (("tiny", "--device", "tpu"), "--device tpu: there are cpu and cuda"),
     ],
 )

@@ -10,7 +10,7 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -59,11 +59,13 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     FedPE. `strength`: lambda, how strongly classes are pushed apart. `lr`: eta at the server, by default that of
     `training` in the round, as in Algorithm 1. `steps`: how often the server steps in a round; Algorithm 1 takes one
     step. `reduction`: whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner
-    products of the rows, by default as `margin` does. `fixed`: class embeddings stay as they began, the paper's FedPE +
-    Fixed (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are drawn for each step, and
-    Reg is their part of the sum, scaled up; for more classes than the exact sum has time for. `weighting`: by samples,
-    n_k as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings are held to those of the
-    model received (`parts/drift.py`); 0 for none.
+    products of the rows, by default as `margin` does. `self_term`: whether a row is also pulled along itself, as in Eq.
+    5 with inner products, where this is most of a step and lengthens rows; Eqs. 10 to 12 leave it out. `tangential`:
+    whether rows only turn and keep their length (`parts/corrections.py`). `fixed`: class embeddings stay as they began,
+    the paper's FedPE + Fixed (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are
+    drawn for each step, and Reg is their part of the sum, scaled up; for more classes than the exact sum has time for.
+    `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings
+    are held to those of the model received (`parts/drift.py`); 0 for none.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
@@ -83,6 +85,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     steps: int = 1
     reduction: Reduction = "sum"
     normalise: bool | None = None
+    self_term: bool = True
+    tangential: bool = False
     anchors: int | None = None
     link: str | None = None
     fixed: bool = False
@@ -163,10 +167,9 @@ class FedGC(Algorithm[State, Down, Private, Up]):
 
     def step(self, rows: Tensor, owners: Tensor, moving: Tensor, eta: float, anchors: Tensor | None = None) -> Tensor:
         """W - lambda eta grad Reg(W), where rows may move."""
+        how: Any = {"normalise": self.normalise, "tangential": self.tangential, "reduction": self.reduction}
         if self.regulariser == "cosine":  # its sum over all pairs takes no longer than one over the rows
-            slope = cosine_regulariser(rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction)
+            slope = cosine_regulariser(rows, owners, self.margin, **how)
         else:
-            slope = softmax_regulariser(
-                rows, owners, self.margin, normalise=self.normalise, reduction=self.reduction, anchors=anchors
-            )
+            slope = softmax_regulariser(rows, owners, self.margin, self_term=self.self_term, anchors=anchors, **how)
         return rows - self.strength * eta * moving * slope.gradient

@@ -77,7 +77,7 @@ def _side(stage: Stage, trainers: list[Holding], materials: Materials) -> list[H
 
 def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
     algorithm, trainers = stage.algorithm, _side(stage, trainers, materials)
-    asked = _asked(stage, len(trainers)) if algorithm.federated else 0
+    number = asked(stage, len(trainers)) if algorithm.federated else 0
     classes = sum(holding.identities for holding in trainers) // len(trainers)
     images = sum(holding.train for holding in trainers)
     if not algorithm.federated and not algorithm.pools_faces:
@@ -89,15 +89,15 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         name=stage.name,
         algorithm=algorithm.name,
         rounds=stage.rounds,
-        clients_per_round=asked,
-        images_per_round=images * asked // len(trainers) if asked else images,
-        bytes_down=asked * message_bytes(algorithm.types.down, *sizes),
-        bytes_up=asked * message_bytes(algorithm.types.up, *sizes),
+        clients_per_round=number,
+        images_per_round=images * number // len(trainers) if number else images,
+        bytes_down=number * message_bytes(algorithm.types.down, *sizes),
+        bytes_up=number * message_bytes(algorithm.types.up, *sizes),
         leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
     )
 
 
-def _asked(stage: Stage, eligible: int) -> int:
-    """In a round on average, where their number changes over the stage."""
+def asked(stage: Stage, eligible: int) -> int:
+    """How many clients are asked in a round on average, where their number changes over the stage."""
     counts = [stage.selection.count(eligible, round_, stage.rounds) for round_ in range(1, stage.rounds + 1)]
     return round(sum(counts) / len(counts))

@@ -38,6 +38,8 @@ def softmax_regulariser(
     margin: Margin,
     *,
     normalise: bool | None = None,
+    self_term: bool = True,
+    tangential: bool = False,
     reduction: Reduction = "sum",
     anchors: Tensor | None = None,
     block: int = BLOCK,
@@ -54,6 +56,11 @@ def softmax_regulariser(
     is zero: at an angle of zero its cosine is at its peak, and the cone that arcface's margin makes of it has no side.)
     `normalise` overrides what the margin does: False takes the inner products of Eq. 5, without a margin, whatever the
     local loss; True takes cosines times the margin's scale, under softmax too.
+
+    The gradient of inner products has two parts that do not tell the classes of clients apart. `self_term` says whether
+    z_aa is a function of w_a: it lengthens each row by (1 - p_aa) w_a. With z_aa held fixed, Eq. 11 of the paper is
+    left. `tangential` leaves out what lies along a row: Reg is a function of directions, and lengths are held fixed.
+    Cosines have neither part.
 
     The mean is over the classes.
     """
@@ -72,10 +79,13 @@ def softmax_regulariser(
         peak = z.amax(1, keepdim=True)
         total = z.sub_(peak).exp_().sum(1, keepdim=True)
         value += (total.log() + peak - true[:, None]).sum(dtype=torch.float64)
+        if not self_term:
+            z[lines, here] = 0
         gradient.addmm_(z.T, fixed / total, alpha=scale)  # P'W, with the rows of P summed up to one on the way
-        gradient.index_add_(0, here, fixed, alpha=-scale)
+        if self_term:
+            gradient.index_add_(0, here, fixed, alpha=-scale)
     terms = _share(rows, anchors) * (len(rows) if reduction == "mean" else 1)
-    return Slope(value / terms, (_through_unit(rows, vectors, gradient) if on_sphere else gradient).div_(terms))
+    return Slope(value / terms, _in_rows(rows, vectors, gradient, on_sphere, tangential).div_(terms))
 
 
 @torch.no_grad()
@@ -85,6 +95,7 @@ def cosine_regulariser(
     margin: Margin,
     *,
     normalise: bool | None = None,
+    tangential: bool = False,
     reduction: Reduction = "sum",
     block: int = BLOCK,
 ) -> Slope:
@@ -92,14 +103,14 @@ def cosine_regulariser(
 
     As in Eq. 5, w' is held fixed, so that the gradient in w_b is the sum of the other clients' rows, as the paper gives
     it. Under cosface and arcface, or with `normalise`, rows count by their direction alone; scale and margin play no
-    part. The mean is over the ordered pairs.
+    part. `tangential` is as above. The mean is over the ordered pairs.
     """
     on_sphere = _on_sphere(margin, normalise)
     vectors = F.normalize(rows) if on_sphere else rows
     others, pairs = _sums_of_others(vectors, owners, block)
     value = torch.linalg.vecdot(vectors, others).sum(dtype=torch.float64)
     terms = max(pairs, 1) if reduction == "mean" else 1
-    return Slope(value / terms, (_through_unit(rows, vectors, others) if on_sphere else others).div_(terms))
+    return Slope(value / terms, _in_rows(rows, vectors, others, on_sphere, tangential).div_(terms))
 
 
 @torch.no_grad()
@@ -248,6 +259,16 @@ def _on_sphere(margin: Margin, normalise: bool | None) -> bool:
 def _margin_at_zero(margin: Margin) -> float:
     """By how much the margin lowers the cosine of a class with itself."""
     return {"softmax": 0.0, "cosface": margin.margin, "arcface": 1 - math.cos(margin.margin)}[margin.kind]
+
+
+def _in_rows(rows: Tensor, vectors: Tensor, gradient: Tensor, on_sphere: bool, tangential: bool) -> Tensor:
+    """In place: the gradient in the rows, from that in `vectors`, which are the rows or their directions."""
+    if on_sphere:
+        return _through_unit(rows, vectors, gradient)
+    if not tangential:
+        return gradient
+    units = F.normalize(rows)
+    return gradient.addcmul_(torch.linalg.vecdot(gradient, units)[:, None], units, value=-1)
 
 
 def _through_unit(rows: Tensor, vectors: Tensor, gradient: Tensor) -> Tensor:

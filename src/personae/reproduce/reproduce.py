@@ -20,7 +20,8 @@ from personae.reproduce.quantities import Outcome, Outcomes
 from personae.reproduce.runner import Runner, below
 from personae.reproduce.systems import SYSTEMS
 
-Scale = Literal["small", "large"]
+Scale = Literal["small", "large", "paper"]
+PAPER_SCALE = "paper-scale"  # the recipe's name; `paper` is that of the paper's own data
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ def choose_claims(system: System, ids: Sequence[str]) -> tuple[Claim, ...]:
 
 def variants_of(system: System, scale: Scale) -> dict[str, Experiment]:
     """The experiments of a system by name, as its recipe declares them."""
-    return load_variants(system.recipes / system.name / f"{scale}.toml")
+    recipe = system.recipes / system.name / f"{PAPER_SCALE if scale == 'paper' else scale}.toml"
+    if not recipe.is_file():
+        raise ConfigError(f"{system.name} has no recipe for --scale {scale}: there is no {recipe.name}")
+    return load_variants(recipe)
 
 
 def reproduce(

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,30 +17,38 @@ from typing import Any
 
 import torch
 
-from personae.errors import ConfigError, Diverged, Interrupted, PersonaeError, QuorumLost
+from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment, Source
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.progress import Progress, silent, unheard
+from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
 from personae.runtime.inprocess import available_cores, deaf_children
 
 
 @dataclass(frozen=True)
 class Runner:
-    """`workers` runs go on at a time, each with one thread; the figures do not depend on how many."""
+    """`workers` runs go on at a time, each with one thread; the figures do not depend on how many.
+
+    After `deadline`, by the clock `time.monotonic`, what is running is cut off after its last completed round.
+    """
 
     workers: int = 1
     device: str = "cpu"
     cache: Path | None = None
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
+    deadline: float | None = None
 
     def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
         """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why."""
         _require_beginnings(jobs)
         finished = {job.folder for job in jobs if _is_finished(job, out)}
         left = [job for job in jobs if job.folder not in finished]
+        if left:
+            done = [job for job in jobs if job.folder in finished]
+            self.notify(estimate(left, done, out, self.workers, self.device))
         self._render(left)
         failed: dict[str, str] = {}
         with self.progress("experiments", len(left), "runs") as advance:
@@ -66,7 +75,8 @@ class Runner:
 
     def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[tuple[Job, str | None]]:
         """Each job as it ends, with what went wrong in it; a job is begun when what it begins with is there."""
-        alone = self.workers == 1 or len(jobs) < 2
+        # A run in this process could not be cut off.
+        alone = (self.workers == 1 or len(jobs) < 2) and self.deadline is None
         crew: Crew = Here() if alone else Processes(min(self.workers, len(jobs)))
         waiting, failed = list(jobs), set[str]()
         try:
@@ -76,12 +86,17 @@ class Runner:
                     failed.add(job.folder)
                     yield job, f"what it begins with, {job.begin}, diverged"
                 ready = [job for job in waiting if job.begin is None or job.begin in finished]
+                if self.deadline is not None and time.monotonic() >= self.deadline:
+                    raise OutOfTime("the time is spent")
                 for job in ready[: crew.free]:
                     waiting.remove(job)
                     crew.start(job, out, self.device, self.cache)
                 if not crew.busy:
                     continue
-                job, problem = crew.wait()
+                ended = crew.wait(self.deadline)
+                if ended is None:
+                    continue
+                job, problem = ended
                 (finished if problem is None else failed).add(job.folder)
                 yield job, problem
         finally:
@@ -103,7 +118,7 @@ class Here:
     def start(self, job: Job, out: Path, device: str, cache: Path | None) -> None:
         self._next = job, _message(job, out, device, cache)
 
-    def wait(self) -> tuple[Job, str | None]:
+    def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:  # noqa: ARG002
         assert self._next is not None
         (job, message), self._next = self._next, None
         return job, _perform(json.loads(message))
@@ -141,8 +156,13 @@ class Processes:
         with suppress(BrokenPipeError, ConnectionResetError):  # it is gone, as `wait` will find
             connection.send_bytes(_message(job, out, device, cache).encode())
 
-    def wait(self) -> tuple[Job, str | None]:
-        connection = wait(list(self._jobs))[0]
+    def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:
+        """The next job that ends, or None where none does before the deadline."""
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait(list(self._jobs), seconds)
+        if not ready:
+            return None
+        connection = ready[0]
         assert isinstance(connection, Connection)
         job = self._jobs.pop(connection)
         try:

@@ -1,0 +1,87 @@
+"""What runs will take, before they start: images to train on, and the time these take at a speed seen before."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from personae.core.stage import Stage
+from personae.experiment.config import Experiment, Source
+from personae.experiment.forecast import asked
+from personae.parts.local_sgd import LocalSGD
+from personae.report.records import read_run
+from personae.reproduce.plan import Job
+
+# Training images a second, small network, 64x64: of five runs at a time on one H200 (bfloat16, batches of 64), and of
+# one run on one core.
+USUAL = {"cuda": 68_000, "cpu": 600}
+PIXELS = 64 * 64
+
+
+def estimate(left: Sequence[Job], done: Sequence[Job], out: Path, workers: int, device: str) -> str:
+    """One line: how many runs are left, and how long they will take by the speed of those done, or the usual one."""
+    runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+    images = sum(map(training_images, left))
+    if not images:
+        return f"{runs} to go"
+    seen = _seen(done, out)
+    usual = USUAL[device] * (1 if device == "cuda" else workers) * PIXELS / _pixels(left)
+    speed, whose = (seen * workers, "of those finished here") if seen else (usual, _usual(device))
+    return f"{runs} to go, {_millions(images)} training images: {_duration(images / speed)} at the speed {whose}"
+
+
+def training_images(job: Job) -> int:
+    """How many images pass through training, counted as often as they do, without opening the faces.
+
+    Sources of unknown size count nothing, nor do public faces that clients choose to train with.
+    """
+    stages = job.experiment.recipe[-1:] if job.begin else job.experiment.recipe
+    return sum(stage.rounds * _in_a_round(stage, job.experiment) for stage in stages)
+
+
+def _in_a_round(stage: Stage, experiment: Experiment) -> int:
+    training = getattr(stage.algorithm, "training", None)
+    if not isinstance(training, LocalSGD):
+        return 0
+    data, partition = experiment.data, experiment.partition
+    public = _size(data.public) if getattr(stage.algorithm, "public", False) is True else 0
+    own = round(_size(data.private) * partition.train)
+    if not stage.algorithm.federated:
+        return training.steps(public + own * stage.algorithm.pools_faces) * training.batch_size
+    clients = partition.clients or 1
+    return asked(stage, clients) * training.steps(math.ceil(own / clients)) * training.batch_size
+
+
+def _size(source: Source | None) -> int:
+    if source is None:
+        return 0
+    parts = list(source.parts.values()) if source.parts else [source]
+    return sum((part.identities or 0) * (part.images or 0) for part in parts)
+
+
+def _seen(done: Sequence[Job], out: Path) -> float | None:
+    """Images a second of one run, over those that are finished."""
+    seconds = 0.0
+    for job in done:
+        records = read_run(out / job.folder).records
+        seconds += sum(sum(record.seconds.values()) for record in records.values())
+    images = sum(map(training_images, done))
+    return images / seconds if images and seconds else None
+
+
+def _pixels(jobs: Sequence[Job]) -> float:
+    networks = [job.experiment.network for job in jobs]
+    return sum(network.height * network.width for network in networks) / len(networks)
+
+
+def _usual(device: str) -> str:
+    return "of one H200" if device == "cuda" else "of a usual core"
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} million" if count >= 1e5 else f"{count:,}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return "about a minute"
+    return f"about {seconds / 60:.0f} minutes" if seconds < 7200 else f"about {seconds / 3600:.1f} hours"
