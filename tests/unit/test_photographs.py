@@ -4,16 +4,20 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 from test_official import cfp
 
 from personae import cli
 from personae.data import detection, synthetic_faces
 from personae.data.align import template
+from personae.experiment.config import load_experiment
 from personae.models import Network, save_weights
 
 SIZE = 32
@@ -319,3 +323,44 @@ def test_identify_answers_for_all_and_lists_what_it_missed(
     assert list(told["matches"]) == [str(seen[0])]
     code, _, err = personae("verify", seen[0].parent.name, nobody, *known)
     assert (code, "nobody.png: cannot be used (no face was found)" in the_line(err)) == (3, True)
+
+
+def test_an_office_joins_without_its_broken_photograph(
+    personae: Personae, people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as the faces of this client: what the command makes of its options opens them for a server's run."""
+    pytest.importorskip("flwr")
+    from personae.deployment import join
+    from personae.deployment.job import Job
+
+    broken = first_of(people)
+    broken.write_bytes(b"no image")
+    (tmp_path / "tiny.toml").write_text(EXPERIMENT)
+    job = Job.of("run", load_experiment(tmp_path / "tiny.toml"), "exact", 1 << 20)
+    heard: list[str] = []
+    monkeypatch.setattr(join, "join", lambda server, member, certs: replace(member, notify=heard.append).host(job))
+    asked = ("join", "--server", "host:1", "--data", people, "--certs", tmp_path, "--home", tmp_path / "home")
+    code, _, err = personae(*asked)
+    assert code == 3
+    assert "or leave such files out with --skip-unreadable" in the_line(err)
+    assert personae(*asked, "--skip-unreadable")[0] == 0
+    assert [line for line in heard if "left out 1 of 40 images" in line]
+    assert "skip_unreadable" in (tmp_path / "home" / "runs" / "run" / "run.json").read_text()
+
+
+def test_after_nothing_a_stage_begins_with_the_weights(personae: Personae, weights: Path, people: Path) -> None:
+    stage = """
+[[stages]]
+name = "again"
+after = ""
+algorithm = { name = "tune", training = { epochs = 1, lr = 0.01 } }
+"""
+    folder = people.parent
+    (folder / "tiny.toml").write_text(f'weights = "{weights}"\n' + EXPERIMENT + stage)
+    code, _, err = personae("run", folder / "tiny.toml", "--out", folder / "run", "--workers", 1)
+    assert code == 0, err
+    given = load_file(weights)
+    again, federated = (load_file(folder / f"run/models/{name}.safetensors") for name in ("again", "federate"))
+    trained = [name for name, value in given.items() if value.is_floating_point()]
+    assert all(torch.equal(again[name], given[name]) for name in trained)  # tune leaves the shared model as it was
+    assert not all(torch.equal(federated[name], given[name]) for name in trained)
