@@ -292,6 +292,13 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
     assert any("1 folder has no images and is ignored: bob/again" in remark for remark in listing.remarks)
 
 
+def test_folders_without_end_are_one_line(tmp_path: Path) -> None:
+    put(tmp_path / "set" / "ann" / "1.png", picture(1))
+    (tmp_path / "set" / "/".join("d" * 120)).mkdir(parents=True)
+    with pytest.raises(DataError, match="folders in more than 100 folders"):
+        read_listing(tmp_path / "set")
+
+
 def test_a_folder_of_images_without_people_is_inspected_too(tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path / "heap" / f"{number}.png", picture(number))

@@ -8,8 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from personae.data.images import HEIC, HEIC_ADVICE, is_image, reads_heic
 from personae.data.readers.listing import in_natural_order
+from personae.errors import DataError
 
 Stamp = tuple[int, int]
+
+_DEEPEST = 100
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ def walk(root: Path) -> Tree:
     real = os.path.realpath(root)
 
     def visit(folder: str, above: frozenset[str]) -> None:
+        if len(above) > _DEEPEST:
+            raise DataError(
+                f"{root}: folders in more than {_DEEPEST} folders, which nobody looks into; give one of them"
+            )
         entries = _visible(root / folder)
         inside = {entry.name: f"{folder}/{entry.name}" if folder else entry.name for entry in entries}
         folders = []
