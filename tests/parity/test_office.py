@@ -13,21 +13,25 @@ import pytest
 import torch
 from fake import FakeGrid, as_a_server, generated
 from PIL import Image
+from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from personae.cli import app
+from personae.core.embedder import Embedder, embed
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import Conditions, Plan
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, PersonaeError
+from personae.experiment import home
 from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.home import own_run
 from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
+from personae.runtime.federation import ClientFaces, Judge
 from personae.runtime.inprocess import torch_threads
 
 OFFICES = ("Berlin", "Oslo", "Paris")
@@ -91,6 +95,17 @@ def held(folder: Path, sockets: Path, known: Experiment, out: Path) -> None:
         main(Offices(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
 
 
+SEEN: dict[tuple[str, ...], list[Tensor]] = {}  # by an office's people: vectors of its test faces when it was judged
+
+
+def watched(known: Experiment) -> Judge:
+    def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
+        SEEN.setdefault(faces.test.identities, []).append(embed(embedder, faces.test))
+        return judge_of(known)(embedder, faces)
+
+    return judge
+
+
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Three offices after a run, and what the server has of it in `out`."""
@@ -103,6 +118,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         as_a_server.__wrapped__(patch)
         patch.setenv("PERSONAE_CACHE", str(folder / "cache"))
+        patch.setattr(home, "judge_of", watched)
         held(folder, tmp_path_factory.mktemp("desks"), experiment(), folder / "out")
         yield folder
 
@@ -139,14 +155,16 @@ def assessed(company: Path, name: str, stage: str) -> dict[str, float]:
 def test_an_office_exports_the_models_that_it_was_judged_by(stage: str, company: Path, tmp_path: Path) -> None:
     known = experiment()
     for name in OFFICES if stage == "tune" else OFFICES[:1]:
-        home, faces = company / "homes" / name, own_faces(company / f"{name}.zip", known, company / "cache").of(name)
+        place, faces = company / "homes" / name, own_faces(company / f"{name}.zip", known, company / "cache").of(name)
         for which, options in (("global", ()), ("personal", ("--personal",))):
             file = tmp_path / name / f"{which}.safetensors"
-            said = done("export", home, "--stage", stage, *options, "--to", file, "--no-judge")
+            said = done("export", place, "--stage", stage, *options, "--to", file, "--no-judge")
             makes_none = which == "personal" and stage in ("fedpe", "hf_maml")
             assert (f"stage {stage} ({stage}) makes no personal models: this is the shared one" in said) == makes_none
             with torch_threads(1):
-                figures = judge_of(known)(load_model(file).embedder, faces)
+                embedder = load_model(file).embedder
+                figures, vectors = judge_of(known)(embedder, faces), embed(embedder, faces.test)
+            assert any(torch.equal(vectors, each) for each in SEEN[faces.test.identities])
             told = assessed(company, name, stage)
             assert {f"{which}/{key}": value for key, value in figures.items()} == {
                 key: value for key, value in told.items() if key.startswith(which)
@@ -161,7 +179,7 @@ def test_an_office_exports_the_models_that_it_was_judged_by(stage: str, company:
         assert shared.digest == load_model(company / "out", stage).digest
         own = load_model(tmp_path / name / "personal.safetensors")
         assert (own.digest == shared.digest) == (stage in ("fedpe", "hf_maml"))
-        assert own.digest == load_model(home, stage, personal=True).digest
+        assert own.digest == load_model(place, stage, personal=True).digest
 
 
 def test_a_card_at_an_office_tells_what_left_it_and_nothing_of_the_others(company: Path, tmp_path: Path) -> None:
@@ -185,8 +203,8 @@ def test_a_card_at_an_office_tells_what_left_it_and_nothing_of_the_others(compan
         }
         assert left == sent
         assert ("fedfr", "PublicEmbeddings") in left
-        home = own_run(company / "homes" / "Berlin")
-        assert card["home"] == {"client": "Berlin", "run": home.folder.name, "stage": "adapt", "round": 2, "rounds": 2}
+        place = own_run(company / "homes" / "Berlin")
+        assert card["home"] == {"client": "Berlin", "run": place.folder.name, "stage": "adapt", "round": 2, "rounds": 2}
         assert "`Berlin` received after round 2 of 2 of the stage `adapt`" in page
         assert "## What left this client" in page
         assert list(card["benchmarks"]) == ["own"]
@@ -194,82 +212,82 @@ def test_a_card_at_an_office_tells_what_left_it_and_nothing_of_the_others(compan
 
 
 def test_an_office_enrols_and_identifies_with_its_home_and_with_what_it_exported(company: Path, tmp_path: Path) -> None:
-    home, people = company / "homes" / "Oslo", tmp_path / "people"
+    place, people = company / "homes" / "Oslo", tmp_path / "people"
     faces = own_faces(company / "Oslo.zip", experiment(), company / "cache").of("Oslo").train
     for position, label in enumerate(faces.labels.tolist()):
-        place = people / faces.identities[label]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(faces.images(torch.tensor([position]))[0].numpy()).save(place / f"{position}.png")
+        folder = people / faces.identities[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(faces.images(torch.tensor([position]))[0].numpy()).save(folder / f"{position}.png")
     one = next(people.iterdir())
     image = next(one.iterdir())
     file = tmp_path / "own.safetensors"
-    done("export", home, "--personal", "--to", file, "--far", 0.5, "--resamples", 0)
-    for name, words in {"home": ("--model", home, "--personal"), "file": ("--model", file)}.items():
+    done("export", place, "--personal", "--to", file, "--far", 0.5, "--resamples", 0)
+    for name, words in {"home": ("--model", place, "--personal"), "file": ("--model", file)}.items():
         gallery = tmp_path / f"{name}.db"
         done("enroll", people, *words, "--gallery", gallery, "--threshold", 0.0)
         assert one.name in json.dumps(printed("identify", image, *words, "--gallery", gallery))
         done("verify", one.name, image, *words, "--gallery", gallery)
-    done("verify", image, image, "--model", home, "--threshold", 0.9)
+    done("verify", image, image, "--model", place, "--threshold", 0.9)
     shared, own = (
-        printed("evaluate", home, *words, "--on", f"own={people}", "--resamples", 0) for words in ((), ("--personal",))
+        printed("evaluate", place, *words, "--on", f"own={people}", "--resamples", 0) for words in ((), ("--personal",))
     )
     assert shared["own"]["metrics"] != own["own"]["metrics"]
 
 
 def test_faces_are_needed_only_where_a_personal_model_is_trained_on_them(company: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    shutil.copytree(company / "homes" / "Paris", home)
-    (kept,) = (home / "runs").iterdir()
+    place = tmp_path / "home"
+    shutil.copytree(company / "homes" / "Paris", place)
+    (kept,) = (place / "runs").iterdir()
     content = json.loads((kept / "run.json").read_text())
     (kept / "run.json").write_text(json.dumps(content | {"data": str(tmp_path / "gone")}))
     file = tmp_path / "own.safetensors"
-    said = done("export", home, "--stage", "adapt", "--personal", "--to", file)
+    said = done("export", place, "--stage", "adapt", "--personal", "--to", file)
     assert "not judged:" in said
     assert "gone: this client's faces are not here any more; say where they are with --data" in " ".join(said.split())
     assert "None were measured" not in (tmp_path / "own.card.md").read_text()  # the run has measured it
     file = tmp_path / "tuned.safetensors"
     assert "gone: this client's faces are not here any more; say where they are with --data" in refused(
-        DataError, "export", home, "--personal", "--to", file
+        DataError, "export", place, "--personal", "--to", file
     )
     assert "these are not the faces that this client had in run offices" in refused(
-        DataError, "export", home, "--personal", "--data", company / "Oslo.zip", "--to", file
+        DataError, "export", place, "--personal", "--data", company / "Oslo.zip", "--to", file
     )
     assert not list(tmp_path.glob("*tuned*"))
-    done("export", home, "--personal", "--data", company / "Paris.zip", "--to", file)
+    done("export", place, "--personal", "--data", company / "Paris.zip", "--to", file)
     assert load_model(file).digest == load_model(company / "homes" / "Paris", personal=True).digest
 
 
 def test_the_newest_run_is_taken_and_others_are_chosen_by_name_or_number(company: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    shutil.copytree(company / "homes" / "Berlin", home)
-    (first,) = (home / "runs").iterdir()
+    place = tmp_path / "home"
+    shutil.copytree(company / "homes" / "Berlin", place)
+    (first,) = (place / "runs").iterdir()
     for number, (name, begun) in {"ab12": ("offices", "2999-01-01"), "ab34": ("office-two", "2999-01-02")}.items():
-        shutil.copytree(first, home / "runs" / number)
+        shutil.copytree(first, place / "runs" / number)
         content = json.loads((first / "run.json").read_text())
         content["told"]["name"], content["begun"] = name, begun
-        (home / "runs" / number / "run.json").write_text(json.dumps(content))
+        (place / "runs" / number / "run.json").write_text(json.dumps(content))
     file = tmp_path / "m.safetensors"
 
     def taken(*options: str) -> str:
-        done("export", home, *options, "--to", file, "--no-judge")
+        done("export", place, *options, "--to", file, "--no-judge")
         return str(json.loads((tmp_path / "m.card.json").read_text())["home"]["run"])
 
     assert "run office-two (ab34) is the newest of 3" in " ".join(
-        done("export", home, "--to", file, "--no-judge").split()
+        done("export", place, "--to", file, "--no-judge").split()
     )
     assert taken() == "ab34"
     assert taken("--run", "offices") == "ab12"
     assert taken("--run", first.name) == taken("--run", first.name[:9]) == first.name
     assert taken("--run", "office-") == "ab34"
     for wanted, complaint in {"office": "several runs", "ab": "several runs", "x": "no run"}.items():
-        assert f"--run {wanted}: {complaint} of" in refused(ConfigError, "export", home, "--run", wanted, "--to", file)
+        assert f"--run {wanted}: {complaint} of" in refused(ConfigError, "export", place, "--run", wanted, "--to", file)
 
 
 def test_what_does_not_go_together_is_told_in_one_line(company: Path, tmp_path: Path) -> None:
-    home, file = company / "homes" / "Berlin", tmp_path / "m.safetensors"
+    place, file = company / "homes" / "Berlin", tmp_path / "m.safetensors"
     for words, complaint in (
-        ((home, "--client", "Berlin"), "is the home of one client; use --personal"),
-        ((home, "--stage", "fedpee"), "no stage is called 'fedpee'; there are fedpe, fedfr"),
+        ((place, "--client", "Berlin"), "is the home of one client; use --personal"),
+        ((place, "--stage", "fedpee"), "no stage is called 'fedpee'; there are fedpe, fedfr"),
         ((company / "out", "--personal"), "go with the home of a client"),
         ((company,), "neither a run nor the home of a client"),
         ((company / "out", "--client", "Berlin"), "at the office of Berlin, where its private state is"),

@@ -69,7 +69,7 @@ class OwnRun:
     @property
     def name(self) -> str:
         """For people: two runs may have the same."""
-        return self.experiment.name
+        return str(self.told.get("name", "?"))
 
     @property
     def title(self) -> str:
