@@ -37,6 +37,7 @@ from personae.experiment.config import Experiment, load_experiment, parse_experi
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
+from personae.runtime.checkpoint import LATEST
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -304,6 +305,7 @@ def test_the_app_of_a_run_holds_its_job_and_asks_for_nothing_to_be_installed(tmp
     plan = Plan.read(tmp_path / "out")
     assert Job.parse(config["job"]) == plan.job
     assert config["out"] == str(tmp_path / "out")
+    completed_a_round(tmp_path / "out")
     prepare(experiment(), tmp_path / "out", ["ann"], Conditions(deadline=1), resume=True)
     assert Plan.read(tmp_path / "out").job.run == plan.job.run
     with pytest.raises(ConfigError, match="the folder is not empty"):
@@ -314,11 +316,26 @@ def test_the_app_of_a_run_holds_its_job_and_asks_for_nothing_to_be_installed(tmp
     assert Job.parse(project["tool"]["flwr"]["app"]["config"]["job"]) == awkward
 
 
-def test_where_nothing_is_yet_a_resumed_server_begins(tmp_path: Path) -> None:
-    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=True)
-    begun = Plan.read(tmp_path / "out").job.run
-    prepare(experiment(), tmp_path / "out", ["ann"], Conditions(), resume=True)
-    assert Plan.read(tmp_path / "out").job.run == begun
+def test_where_no_round_is_complete_a_resumed_server_begins(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for known in (experiment(seed=1), experiment(seed=2)):  # the first one had to be corrected
+        prepare(known, out, ["ann"], Conditions(), resume=True)
+        assert Plan.read(out).job.parsed().seed == known.seed
+    begun = Plan.read(out).job.run
+    prepare(experiment(seed=2), out, ["ann"], Conditions(), resume=True)
+    completed_a_round(out)
+    prepare(experiment(seed=2), out, ["ann"], Conditions(), resume=True)
+    assert Plan.read(out).job.run == begun
+    with pytest.raises(ConfigError, match=r"of another experiment \(seed was 2 and is 3\)"):
+        prepare(experiment(seed=3), out, ["ann"], Conditions(), resume=True)
+    (out / "deployment.json").unlink()
+    with pytest.raises(ConfigError, match="the folder is not empty"):  # a run in one process
+        prepare(experiment(seed=2), out, ["ann"], Conditions(), resume=True)
+
+
+def completed_a_round(out: Path) -> None:
+    (out / "checkpoints").mkdir()
+    (out / "checkpoints" / LATEST).touch()
 
 
 def test_only_a_server_does_without_private_faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, refuse_references
 from personae.files import write_text
 
+PLAN = "deployment.json"
 NOTICES = "notices.log"  # of a run over a network: what there is to say, and how it ended
 OUTCOME = "outcome.json"
 WORKING = "working.lock"  # held by the process that is at it
@@ -52,11 +53,11 @@ class Plan:
 
     @classmethod
     def is_in(cls, out: Path) -> bool:
-        return _file(out).is_file()
+        return (out / PLAN).is_file()
 
     @classmethod
     def read(cls, out: Path) -> Self:
-        path = _file(out)
+        path = out / PLAN
         try:
             content = json.loads(path.read_text())
             return cls(
@@ -65,7 +66,7 @@ class Plan:
                 conditions=Conditions(**content["conditions"]),
             )
         except FileNotFoundError as error:
-            raise ConfigError(f"{out}: no run over a network was begun here; start it without --resume") from error
+            raise ConfigError(f"{out}: no run over a network was begun here; choose another --out") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
 
@@ -82,7 +83,7 @@ class Plan:
 
     def write(self, out: Path) -> None:
         content = {"clients": self.clients, "job": asdict(self.job), "conditions": asdict(self.conditions)}
-        write_text(_file(out), json.dumps(content, indent=1) + "\n")
+        write_text(out / PLAN, json.dumps(content, indent=1) + "\n")
 
 
 def outcome(out: Path) -> dict[str, Any] | None:
@@ -125,7 +126,3 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
     source = experiment.partition.source
     if source and source not in clients:
         raise ConfigError(f"partition.source is {source!r}, and no client has a key of that name")
-
-
-def _file(out: Path) -> Path:
-    return out / "deployment.json"

@@ -19,15 +19,19 @@ from personae.core.acceleration import Acceleration
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed
 from personae.deployment.gate import Gate
-from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, OUTCOME, PLAN, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.experiment.config import SYNTHETIC, Experiment
-from personae.experiment.rundir import RunDirectory
+from personae.experiment.rundir import RunDirectory, has_begun
 from personae.experiment.rundir import environment as surroundings
 from personae.files import write_text
 from personae.progress import unheard
 
+LEFT_BEHIND = {  # in a run's folder, besides what every run has there
+    *(PLAN, NOTICES, OUTCOME, WORKING),
+    *("app", "flower", "flower.log", "traffic.json"),
+}
 STARTING = 120.0  # seconds for a program of Flower's to be there
 ATTEMPTS = 5  # restarts without a completed round in between
 LOOK = 0.5  # seconds between two looks at a run
@@ -36,15 +40,19 @@ Notify = Callable[[str], None]
 
 
 def prepare(experiment: Experiment, out: Path, clients: Sequence[str], conditions: Conditions, *, resume: bool) -> None:
-    """The folder of the run with its Flower app, new or, with `resume`, as it was left; where nothing is, it is new."""
+    """The folder of the run with its Flower app: new, or with `resume` as it was left.
+
+    A run that has not completed a round makes room for another experiment, as everywhere.
+    """
     config = experiment.resolved()
-    if resume and Plan.is_in(out):
+    left = Plan.read(out) if resume and Plan.is_in(out) else None
+    if left is not None and (has_begun(out) or left.job.parsed().resolved() == config):
         RunDirectory.reopen(out, config).close()
-        plan = Plan.read(out).resumed(clients, conditions)
+        plan = left.resumed(clients, conditions)
     else:
         plan = Plan.new(experiment, clients, conditions)
         where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
-        RunDirectory.create(out, config, experiment.recipe, where).close()
+        RunDirectory.create(out, config, experiment.recipe, where, also=LEFT_BEHIND).close()
     plan.write(out)
     write_app(out / "app", plan.job, out.absolute())
 

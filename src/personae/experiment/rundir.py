@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,19 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, config: Mapping[str, Any], recipe: Recipe, environment: Mapping[str, Any]
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        recipe: Recipe,
+        environment: Mapping[str, Any],
+        *,
+        also: AbstractSet[str] = frozenset(),
     ) -> "RunDirectory":
-        """A new run. What one has left that ended before it completed a round makes room for it."""
-        if is_taken(path):
+        """A new run. What one has left that ended before it completed a round makes room for it.
+
+        `also`: what such a run leaves here besides.
+        """
+        if is_taken(path, also):
             raise ConfigError(
                 f"{path}: the folder is not empty; continue that run with --resume, or choose another --out"
             )
@@ -145,13 +155,14 @@ def has_begun(path: Path) -> bool:
     return (path / "checkpoints" / LATEST).exists() or (path / "report.html").exists()
 
 
-def is_taken(path: Path) -> bool:
+def is_taken(path: Path, also: AbstractSet[str] = frozenset()) -> bool:
     """Whether there is anything in this folder that a new run must not remove."""
-    return has_begun(path) or (path.exists() and not all(_is_own(entry.name) for entry in path.iterdir()))
+    own = OWN | also
+    return has_begun(path) or (path.exists() and not all(_is_own(entry.name, own) for entry in path.iterdir()))
 
 
-def _is_own(name: str) -> bool:
-    return name in OWN or (name.startswith(".") and name.endswith(".tmp"))  # the latter as in files.py
+def _is_own(name: str, own: AbstractSet[str]) -> bool:
+    return name in own or (name.startswith(".") and name.endswith(".tmp"))  # the latter as in files.py
 
 
 def environment(device: str, workers: int, acceleration: Acceleration) -> dict[str, Any]:
