@@ -45,56 +45,16 @@ sys.addaudithook(note)
 
 
 @dataclass
-class Lab:
-    """An experiment with synthetic faces, dealt to clients that have keys."""
+class Processes:
+    """Programs that were started in a folder, what they say, and the end of them all."""
 
     folder: Path
-    text: str
-    port: int = field(default_factory=free_port)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.homes = self.folder / "homes"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.experiment.write_text(self.text)
         (self.folder / "watch").mkdir()
         (self.folder / "watch" / "sitecustomize.py").write_text(WATCH.format(log=str(self.folder / "calls.log")))
-        loaded = load_experiment(self.experiment)
-        self.clients = [
-            path.stem for path in deal(Materials(loaded, cache=self.folder / "cache"), self.folder / "dealt")
-        ]
-        make_certificates(self.folder / "certs", (), self.clients)
-
-    @property
-    def experiment(self) -> Path:
-        return self.folder / "experiment.toml"
-
-    @property
-    def out(self) -> Path:
-        return self.folder / "out"
-
-    def alone(self, lost: Places = (), spoiled: Places = ()) -> Path:
-        """The same experiment in this process, without the work, or the answers, of these clients in these rounds."""
-        out = self.folder / "alone"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "local_transport", lambda federation, *_: Losing(federation, lost, spoiled))
-            run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
-        return out
-
-    def serve(self, *options: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
-        words = ["serve", str(self.experiment), "--certs", str(self.folder / "certs" / "server"), "--host", "127.0.0.1"]
-        return self.start("serve", [*program, *words, "--port", str(self.port), "--out", str(self.out), *options])
-
-    def join(self, client: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
-        return self.start(client, [*program, *self.joining(client, client)])
-
-    def joining(self, client: str, name: str) -> list[str]:
-        """To join with a client's faces, under the name of this or of another."""
-        words = ["join", "--server", f"127.0.0.1:{self.port}", "--data", str(self.folder / "dealt" / f"{client}.zip")]
-        return [*words, "--certs", str(self.folder / "certs" / name), "--home", str(self.home(name))]
-
-    def home(self, client: str) -> Path:
-        return self.homes / client
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         path = [str(self.folder / "watch"), *sys.path]
@@ -133,27 +93,9 @@ class Lab:
                 _kill(pid)
             self.processes[name].wait()
 
-    def kill_superlink(self) -> None:
-        """The SuperLink alone, under the server's hands."""
-        for pid in _descendants(self.processes["serve"].pid):
-            if b"flower-superlink" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
-                _kill(pid)
-
     def story(self) -> str:
-        logs = [*sorted(self.folder.glob("*.log")), self.out / "flower.log", *self.homes.glob("*/supernode.log")]
-        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists())
-
-    def records(self, name: str, out: Path | None = None) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in ((out or self.out) / f"{name}.jsonl").read_text().splitlines()]
-
-    def assert_same(self, alone: Path, *clients: str) -> None:
-        """Models, what crossed, and what these clients keep: as in one process, to the bit."""
-        assert _files(self.out / "models") == _files(alone / "models")
-        assert _files(self.out / "models")
-        assert self.records("ledger") == self.records("ledger", alone)
-        for client in clients:
-            (kept,) = (self.home(client) / "runs").iterdir()
-            assert _files(kept / client) == _files(alone / "private" / client)
+        logs = sorted(self.folder.rglob("*.log"))
+        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
 
     def end(self) -> list[str]:
         """End everything; gives what was still there long after it should have gone."""
@@ -183,6 +125,73 @@ class Lab:
             except OSError:
                 continue
         return found
+
+
+@dataclass
+class Lab(Processes):
+    """An experiment with synthetic faces, dealt to clients that have keys."""
+
+    text: str
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.homes = self.folder / "homes"
+        super().__post_init__()
+        self.experiment.write_text(self.text)
+        loaded = load_experiment(self.experiment)
+        self.clients = [
+            path.stem for path in deal(Materials(loaded, cache=self.folder / "cache"), self.folder / "dealt")
+        ]
+        make_certificates(self.folder / "certs", (), self.clients)
+
+    @property
+    def experiment(self) -> Path:
+        return self.folder / "experiment.toml"
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def alone(self, lost: Places = (), spoiled: Places = ()) -> Path:
+        """The same experiment in this process, without the work, or the answers, of these clients in these rounds."""
+        out = self.folder / "alone"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "local_transport", lambda federation, *_: Losing(federation, lost, spoiled))
+            run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
+        return out
+
+    def serve(self, *options: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
+        words = ["serve", str(self.experiment), "--certs", str(self.folder / "certs" / "server"), "--host", "127.0.0.1"]
+        return self.start("serve", [*program, *words, "--port", str(self.port), "--out", str(self.out), *options])
+
+    def join(self, client: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
+        return self.start(client, [*program, *self.joining(client, client)])
+
+    def joining(self, client: str, name: str) -> list[str]:
+        """To join with a client's faces, under the name of this or of another."""
+        words = ["join", "--server", f"127.0.0.1:{self.port}", "--data", str(self.folder / "dealt" / f"{client}.zip")]
+        return [*words, "--certs", str(self.folder / "certs" / name), "--home", str(self.home(name))]
+
+    def home(self, client: str) -> Path:
+        return self.homes / client
+
+    def kill_superlink(self) -> None:
+        """The SuperLink alone, under the server's hands."""
+        for pid in _descendants(self.processes["serve"].pid):
+            if b"flower-superlink" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
+                _kill(pid)
+
+    def records(self, name: str, out: Path | None = None) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in ((out or self.out) / f"{name}.jsonl").read_text().splitlines()]
+
+    def assert_same(self, alone: Path, *clients: str) -> None:
+        """Models, what crossed, and what these clients keep: as in one process, to the bit."""
+        assert _files(self.out / "models") == _files(alone / "models")
+        assert _files(self.out / "models")
+        assert self.records("ledger") == self.records("ledger", alone)
+        for client in clients:
+            (kept,) = (self.home(client) / "runs").iterdir()
+            assert _files(kept / client) == _files(alone / "private" / client)
 
 
 class Losing(SameProcess):
