@@ -14,7 +14,7 @@ from torch import Tensor
 
 from personae.algorithms import ALGORITHMS
 from personae.core import wire
-from personae.core.algorithm import Algorithm, AnyAlgorithm, Reply
+from personae.core.algorithm import Algorithm, AnyAlgorithm, ClientInfo, Reply
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import KINDS, ClassEmbeddings
 from personae.errors import ConfigError
@@ -80,6 +80,36 @@ def test_it_declares_its_four_types(name: str):
     allowed = {kind.__name__ for kind in KINDS}
     for message in (types.down, types.up):
         assert set(message.payloads().values()) <= allowed
+
+
+# ----------------------------------------------------------------------------------------------------- forgetting
+
+
+@federated
+def test_it_forgets_what_a_client_has_sent_and_nothing_else(name: str, tmp_path: Path):
+    run = rehearse(tmp_path, name, rounds=1).run()
+    algorithm, state = run.recipe[0].algorithm, run.checkpoints.finished(name)
+    for client in NAMES:
+        after = algorithm.forget(state, client)
+        for each in dataclasses.fields(state):
+            was, now = getattr(state, each.name), getattr(after, each.name)
+            if each.name in state.by_client():
+                assert now == {other: sent for other, sent in was.items() if other != client}
+            else:
+                assert now is was
+    forgotten = functools.reduce(algorithm.forget, NAMES, state)
+    assert all(not getattr(forgotten, field) for field in forgotten.by_client())
+    assert torch.equal(forgotten.model.flat, state.model.flat)
+    for number, client in enumerate(NAMES):  # and training goes on as with clients that were never heard of
+        assert type(algorithm.send(forgotten, ClientInfo(client, number))) is algorithm.types.down
+
+
+@pytest.mark.parametrize("name", ["fedgc", "fedface", "fedavg", "hf_maml_global"])
+def test_templates_of_a_client_are_forgotten(name: str, tmp_path: Path):
+    run = rehearse(tmp_path, name, rounds=1).run()
+    state: Any = run.checkpoints.finished(name)
+    assert "ann" in state.rows
+    assert set(run.recipe[0].algorithm.forget(state, "ann").rows) == state.rows.keys() - {"ann"}
 
 
 # ------------------------------------------------------------------------------------------------- watching it work

@@ -12,7 +12,7 @@ def test_a_short_day_of_a_company(tmp_path: Path) -> None:
     with company(tmp_path / "company", offices=offices, people=3, images=6) as day:
         for office in offices:
             day.align(office)
-        day.serve("stages.shared.rounds=1")
+        day.serve("stages.shared.rounds=2")
         for office in offices:
             day.join(office)
         day.done()

@@ -216,6 +216,10 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         momentum = momenta.over(momenta.weight) if self.carry.momentum == "server" else None
         return _as(self.types.state, merged, control_variate=variate, momentum=momentum)
 
+    def forget(self, state: ServerState, client: str) -> ServerState:
+        after: ServerState = self.algorithm.forget(state, client)
+        return after
+
     def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:
         return self.algorithm.personal(*self._own(down, private, client))
 

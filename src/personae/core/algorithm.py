@@ -1,8 +1,8 @@
-"""An algorithm: hyper-parameters, four types and five hooks."""
+"""An algorithm: hyper-parameters, four types and six hooks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
@@ -190,6 +190,13 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     @abstractmethod
     def merge(self, state: StateT, replies: Iterable[Reply[UpT]], server: Server) -> StateT:
         """The server's state after the round. Replies come one by one, in the order of the clients, once."""
+
+    def forget(self, state: StateT, client: str) -> StateT:
+        """The state as if what this client has sent were not kept in it; what it put into averages stays there."""
+        kept: dict[str, Any] = {}
+        for name in state.by_client():
+            kept[name] = {other: sent for other, sent in getattr(state, name).items() if other != client}
+        return replace(state, **kept)
 
     def personal(self, down: DownT, private: PrivateT | None, client: Client) -> Embedder:  # noqa: ARG002
         """The model that this client uses: the global one, unless the algorithm knows better."""

@@ -125,6 +125,12 @@ class ServerState(Record):
         """What the server's own work in the last round has to say about itself, such as its loss."""
         return {}
 
+    @classmethod
+    def by_client(cls) -> tuple[str, ...]:
+        """The fields that map clients' names to what each of them has sent."""
+        mappings = {name: get_args(kind) for name, kind in cls.hints().items() if get_origin(kind) in (dict, Mapping)}
+        return tuple(name for name, (_, value) in mappings.items() if value in KINDS)
+
     def public_rows(self) -> Tensor | None:
         """Class embeddings of the public people, where the server has come to any."""
         return None
