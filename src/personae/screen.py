@@ -46,6 +46,7 @@ from personae.report.table import comparison, print_table
 from personae.report.warnings import warnings_of
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
+from personae.words import counted
 
 
 def models(run: Path, page: Path, as_json: bool) -> None:
@@ -196,7 +197,7 @@ def _verdict(match: Match, claimed: bool) -> str:
 def _gallery_line(gallery: Gallery) -> None:
     threshold = gallery.threshold
     accepts = f"accepts from {threshold}" if threshold else "has no threshold yet: give --far or --threshold"
-    _line(f"{gallery.path}: {len(gallery.people())} people; {accepts}")
+    _line(f"{gallery.path}: {counted(len(gallery.people()), 'person', 'people')}; {accepts}")
 
 
 def _plain_gallery(gallery: Gallery) -> dict[str, Any]:
@@ -244,7 +245,10 @@ def inspection(found: Inspection, as_json: bool) -> None:
         _print_json(dataclasses.asdict(found))
         return
     _line(f"{found.path}: {found.layout}")
-    _line(f"{found.images:,} images of {found.identities:,} identities; {found.looked_at:,} were looked at")
+    _line(
+        f"{counted(found.images, 'image')} of {counted(found.identities, 'identity')}; "
+        f"{counted(found.looked_at, 'was', 'were')} looked at"
+    )
     if found.per_identity:
         table = Table("images of an identity", *found.per_identity)
         table.add_row("", *(f"{value:g}" for value in found.per_identity.values()))
@@ -290,8 +294,8 @@ def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
         _print_json({"file": str(file), "bytes": size, "height": height, "width": width, **counts})
         return
     left_out = f" ({faces.unreadable} could not be used)" if faces.unreadable else ""
-    people = f"of {len(faces.identities):,} identities" if faces.identities else "without labels"
-    _line(f"{file}: {len(faces):,} images{left_out} {people}, {_size(size)}")
+    people = f"of {counted(len(faces.identities), 'identity')}" if faces.identities else "without labels"
+    _line(f"{file}: {counted(len(faces), 'image')}{left_out} {people}, {_size(size)}")
     unlabelled = "" if faces.identities else " and unlabelled = true"
     _line(f'in an experiment: source = "{file}"{unlabelled} with a network of {width} x {height}')
 
@@ -302,9 +306,9 @@ def aligned(done: Alignment, folder: Path, as_json: bool) -> None:
         _print_json({"folder": str(folder), **dataclasses.asdict(done)})
         return
     before = f", {done.resumed:,} of them before" if done.resumed else ""
-    _line(f"{folder}: {done.aligned:,} of {done.images:,} images aligned{before}")
+    _line(f"{folder}: {done.aligned:,} of {counted(done.images, 'image')} aligned{before}")
     if done.second_look:
-        _line(f"{done.second_look:,} faces were found only with a margin around the image")
+        _line(f"{counted(done.second_look, 'face was', 'faces were')} found only with a margin around the image")
     if done.misses:
         missed = _first([f"{path} ({why})" for path, why in done.misses], "more")
         output.print(f"- {len(done.misses):,} left out: {missed}", style="yellow", markup=False, soft_wrap=True)
@@ -404,8 +408,9 @@ def forecast(found: Forecast, as_json: bool) -> None:
         return
     new = f" ({found.new_clients} of them new)" if found.new_clients else ""
     unlabelled = f"; {found.unlabelled_clients} of the clients without labels" if found.unlabelled_clients else ""
-    _line(f"{found.clients} clients{new}, {found.identities} identities{unlabelled}")
-    _line(f"{found.train_images} training and {found.test_images} test images, {_size(found.pixel_bytes)} of pixels")
+    _line(f"{counted(found.clients, 'client')}{new}, {counted(found.identities, 'identity')}{unlabelled}")
+    images = f"{counted(found.train_images, 'training image')} and {counted(found.test_images, 'test image')}"
+    _line(f"{images}, {_size(found.pixel_bytes)} of pixels")
     _line(f"{found.parameters:,} parameters, {_size(found.model_bytes)} a model")
     _line(f"{_size(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
     table = Table(title="a round", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

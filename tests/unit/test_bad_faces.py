@@ -253,7 +253,7 @@ def test_unreadable_images_are_counted_and_may_be_skipped(tmp_path: Path) -> Non
 
 def test_nothing_readable_cannot_be_skipped(tmp_path: Path) -> None:
     put(tmp_path / "faces/ann/1.jpg", b"bad")
-    with pytest.raises(DataError, match="1 of 1 images cannot be used") as told:
+    with pytest.raises(DataError, match="1 of 1 image cannot be used") as told:
         open_faces(tmp_path / "faces", height=8, width=8, cache=tmp_path / "cache", skip_unreadable=True)
     assert "skip" not in str(told.value)
 

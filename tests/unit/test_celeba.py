@@ -82,8 +82,8 @@ def test_an_experiment_file_divides_it_by_attributes(tmp_path: Path):
     ("spoil", "complaint"),
     [
         (lambda root: (root / "img_align_celeba" / "000003.jpg").unlink(), r"line 3: .*000003.jpg is missing"),
-        (lambda root: cut(root / "list_attr_celeba.txt", 4), "1 images are not in it, the first is 000003.jpg"),
-        (lambda root: cut(root / "list_eval_partition.txt", 0), "1 images are not in it, the first is 000001.jpg"),
+        (lambda root: cut(root / "list_attr_celeba.txt", 4), "1 image is not in it, the first is 000003.jpg"),
+        (lambda root: cut(root / "list_eval_partition.txt", 0), "1 image is not in it, the first is 000001.jpg"),
         (lambda root: change(root / "list_attr_celeba.txt", " 1 ", " 7 "), "'7' is none of 1, -1"),
         (lambda root: change(root / "list_eval_partition.txt", ".jpg 2", ".jpg 3"), "'3' is none of 0, 1, 2"),
         (lambda root: change(root / "list_attr_celeba.txt", "Young", "Male"), "line 2: the names of the attributes"),

@@ -96,7 +96,7 @@ def test_faces_without_pairs(tmp_path):
         ("", "the first line is ''"),
         ("ten 300\n", "the first line is 'ten 300'"),
         ("0 3\n", "the first line is '0 3'"),
-        ("2 2\nann 1 2\n", "1 pairs, but the first line says 2 folds of 2"),
+        ("2 2\nann 1 2\n", "1 pair, but the first line says 2 folds of 2"),
         ("1 1\nann 1\n", "line 2: 2 words"),
         ("1 1\nann 1 2\nann one bob 2\n", "line 3: 'one' is no number"),
         ("1 1\nann 1 2\nann 1 dan 2\n", "line 3: there is no image dan/dan_0002"),
@@ -187,8 +187,8 @@ class Evil:
         (pickle.dumps(([Evil()], [True])), "asks for 'pathlib"),
         (pickle.dumps(([Evil()], [True]), protocol=2), "asks for"),
         (pickle.dumps({"images": []}), "instruction EMPTY_DICT"),
-        (pickle.dumps(([b"a", b"b", b"c"], [True])), "3 images do not make 1 pairs"),
-        (pickle.dumps(([], [])), "0 images do not make 0 pairs"),
+        (pickle.dumps(([b"a", b"b", b"c"], [True])), "3 images cannot be 1 pair"),
+        (pickle.dumps(([], [])), "0 images cannot be 0 pairs"),
         (pickle.dumps(([1, 2], [True])), "no list of encoded images"),
         (pickle.dumps(([b"a", b"b"], [2])), "no list of true and false"),
         (pickle.dumps(([np.zeros(3)] * 2, [True])), "array of 'f8'"),
@@ -215,7 +215,7 @@ def test_other_files_are_refused(tmp_path, content, message):
 
 
 def test_only_whole_pairs_are_written(tmp_path):
-    with pytest.raises(DataError, match="1 images do not make 1 pairs"):
+    with pytest.raises(DataError, match="1 image cannot be 1 pair"):
         write_bin(tmp_path / "set.bin", [b"a"], [True])
 
 

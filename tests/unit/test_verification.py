@@ -249,7 +249,7 @@ def test_sampling_is_decided_by_the_seed():
     ("labels", "message"),
     [
         (torch.arange(100), "fold 1 has 0 and 45"),
-        (torch.arange(10).repeat(30), "fold 1 has 435 and 0, with 1 identities and 30 images"),
+        (torch.arange(10).repeat(30), "fold 1 has 435 and 0, with 1 identity and 30 images"),
         (torch.empty(0, dtype=torch.int64), "fold 1 has 0 and 0, with 0 identities"),
     ],
 )

@@ -42,6 +42,7 @@ from personae.recognition.faces import read_face, read_people, read_portraits
 from personae.recognition.gallery import Gallery
 from personae.recognition.recogniser import Recogniser, open_gallery
 from personae.recognition.threshold import Threshold, by_hand, threshold_at
+from personae.words import counted
 
 app = typer.Typer()
 
@@ -247,7 +248,8 @@ def remove_person(
 ) -> None:
     """Erase a person: the file is rewritten, so that nothing of them is left in it."""
     with Gallery.open(gallery) as known:
-        notify(f"{name}: {known.remove(name)} faces erased from {gallery}; copies of the file still have them")
+        erased = counted(known.remove(name), "face")
+        notify(f"{name}: {erased} erased from {gallery}; copies of the file still have them")
 
 
 def _loaded(

@@ -10,6 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from personae.words import counted
+
 Shape = tuple[int, ...]
 
 
@@ -107,10 +109,10 @@ class Layout:
         """What differs between these names and shapes and the layout's own, in one phrase."""
         missing = [name for name in self.names if name not in shapes]
         if missing:
-            return f"{len(missing)} entries are missing, {missing[0]} first"
+            return f"{counted(len(missing), 'entry is', 'entries are')} missing, {missing[0]} first"
         surplus = [name for name in shapes if name not in set(self.names)]
         if surplus:
-            return f"{len(surplus)} entries are unknown, {surplus[0]} first"
+            return f"{counted(len(surplus), 'entry is', 'entries are')} unknown, {surplus[0]} first"
         for name, shape in zip(self.names, self.shapes, strict=True):
             if shapes[name] != shape:
                 return f"{name} has shape {shapes[name]}, expected {shape}"

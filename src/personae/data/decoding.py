@@ -20,6 +20,7 @@ from personae.data.shapes import Sizes, refuse_unaligned
 from personae.errors import Unreadable
 from personae.files import write_text
 from personae.progress import Notify, Progress
+from personae.words import counted
 
 UNREADABLE = "unreadable.csv"
 """Which images were left out, and why: a list that stays on this machine."""
@@ -100,7 +101,7 @@ class Decoding:
         if not listed_in.exists() or listed_in.read_text(encoding="utf-8") != table:
             write_text(listed_in, table)
         left = len(self.listing.paths) - len(filled.missing)
-        images = f"{len(filled.missing):,} of {len(self.listing.paths):,} images"
+        images = f"{len(filled.missing):,} of {counted(len(self.listing.paths), 'image')}"
         skipped = filled.faceless if self.missed == "skip" else frozenset[int]()
         stopping = [each for each in filled.missing if not left or not (self.skip_unreadable or each[0] in skipped)]
         if not stopping:

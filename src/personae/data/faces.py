@@ -13,6 +13,7 @@ from torch import Tensor
 
 from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
+from personae.words import counted
 
 Rows = NDArray[np.int64]
 UNLABELLED = -1  # in the place of an identity: nobody says who is on the image
@@ -90,7 +91,7 @@ class FaceSet:
             advice = "ask for fewer, or allow identities with fewer images"
             raise DataError(
                 f"{self.name}: {asked} identities from number {first} on were asked for, "
-                f"but there are {len(enough)} identities{having}; {advice}"
+                f"but there {'is' if len(enough) == 1 else 'are'} {counted(len(enough), 'identity')}{having}; {advice}"
             )
         return self.select(np.flatnonzero(np.isin(self.identity, enough[first:stop])))
 

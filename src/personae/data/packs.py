@@ -24,6 +24,7 @@ from personae.data.pixels import Append, Pixels, PixelStore
 from personae.errors import DataError
 from personae.files import replacing
 from personae.progress import Progress, silent
+from personae.words import counted
 
 SUFFIX = ".faces"
 _FORMAT, _VERSION = "personae-faces", "1"
@@ -145,7 +146,7 @@ def _read(file: Path, content: Any) -> FaceSet:
     identity, identities = tensor(_IDENTITY), tuple(map(str, json.loads(tensor(_IDENTITIES).tobytes())))
     columns = {name: _column(name, tensor, content.keys()) for name in json.loads(metadata["columns"])}
     if any(values.shape != (count,) for values in (identity, *columns.values())) or identity.dtype != np.int64:
-        raise DataError(f"{file}: has {count} images and labels for others; pack it again")
+        raise DataError(f"{file}: has {counted(count, 'image')} and labels for others; pack it again")
     if count and not UNLABELLED <= identity.min() <= identity.max() < len(identities):
         raise DataError(f"{file}: has labels without a name; pack it again")
     store = PixelStore(file, count, height, width, metadata["digest"], offset=_begin(file))

@@ -23,6 +23,7 @@ from personae.data.readers.official import (
 )
 from personae.data.readers.pickled import read_bin
 from personae.errors import DataError
+from personae.words import counted
 
 _MAX_TEXT = 100_000_000
 
@@ -130,7 +131,8 @@ def _parse(text: str, source: str, faces: FaceSet, incomplete: bool) -> PairSet:
         same.append(len(words) == 3)
     if len(ends) != 2 * folds * half:
         raise DataError(
-            f"{source}: {len(ends)} pairs, but the first line says {folds} folds of {half} of each kind; correct it"
+            f"{source}: {counted(len(ends), 'pair')}, but the first line says {folds} folds of {half} of each "
+            "kind; correct it"
         )
     return _there(ends, same, folds, named=True, alone=False)
 

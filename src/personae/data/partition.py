@@ -13,6 +13,7 @@ from personae.data.holdings import NOBODY, Holding, Partition, Split
 from personae.data.pools import Pool, by_attributes, by_domain
 from personae.data.predicates import parse
 from personae.errors import ConfigError, DataError
+from personae.words import counted
 
 __all__ = ["Holding", "Partition", "PartitionPlan", "Split"]
 
@@ -97,7 +98,7 @@ class PartitionPlan:
             client = _capped(client, ordered.identity, self.max_images, rng)
         if self.new_clients >= len(names):
             raise ConfigError(
-                f"partition: `new_clients` is {self.new_clients} of {len(names)} clients; some must train"
+                f"partition: `new_clients` is {self.new_clients} of {counted(len(names), 'client')}; some must train"
             )
         split = self._split(client, ordered.identity, rng)
         back = np.argsort(order)
@@ -121,7 +122,8 @@ class PartitionPlan:
         if len(codes) < clients:
             having = f" with at least {self.min_images} images" if self.min_images > 1 else ""
             advice = "ask for fewer clients or bring more faces"
-            raise DataError(f"{pool.name}: {len(codes)} identities{having} are too few for {clients} clients; {advice}")
+            found = f"{counted(len(codes), 'identity')}{having} {'is' if len(codes) == 1 else 'are'}"
+            raise DataError(f"{pool.name}: {found} too few for {counted(clients, 'client')}; {advice}")
         if self.by == "one-identity":
             chosen = np.sort(rng.permutation(len(codes))[:clients])
             codes, counts = codes[chosen], counts[chosen]
@@ -150,8 +152,8 @@ class PartitionPlan:
         clients = pool.clients or 1
         if len(pool.rows) < clients * self.min_images:
             raise DataError(
-                f"{pool.name}: {len(pool.rows)} images are too few for {clients} clients with {self.min_images} each; "
-                "ask for fewer clients or bring more faces"
+                f"{pool.name}: {counted(len(pool.rows), 'image is', 'images are')} too few for "
+                f"{counted(clients, 'client')} with {self.min_images} each; ask for fewer clients or bring more faces"
             )
         sigma = self.sigma if self.by == "lognormal-images" else 0.0
         spare = len(pool.rows) - clients * (self.min_images - 1)
@@ -166,7 +168,8 @@ class PartitionPlan:
             first = faces.identities[codes[small][0]]
             advice = "set drop_small to leave them out, or lower min_images"
             raise DataError(
-                f"{pool.name}: {small.sum()} of {len(codes)} identities have fewer than {self.min_images} images, "
+                f"{pool.name}: {small.sum()} of {counted(len(codes), 'identity')} "
+                f"{'has' if small.sum() == 1 else 'have'} fewer than {counted(self.min_images, 'image')}, "
                 f"the first is {first!r}; {advice}"
             )
         return codes[~small], counts[~small]
@@ -181,8 +184,9 @@ class PartitionPlan:
                 need = self.holders * self.min_images
                 advice = "lower shared, holders or min_images"
                 raise DataError(
-                    f"{faces.name}: {wanted} identities are to be shared by {self.holders} clients each, "
-                    f"but only {len(divisible)} have the {need} images that takes; {advice}"
+                    f"{faces.name}: {counted(wanted, 'identity is', 'identities are')} to be shared by {self.holders} "
+                    f"clients each, but only {counted(len(divisible), 'has', 'have')} the {need} images that "
+                    f"takes; {advice}"
                 )
             holders[rng.permutation(divisible)[:wanted]] = self.holders
         return holders

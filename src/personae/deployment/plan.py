@@ -11,6 +11,7 @@ from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, refuse_references
 from personae.files import write_text
+from personae.words import counted
 
 PLAN = "deployment.json"
 NOTICES = "notices.log"  # of a run over a network: what there is to say, and how it ended
@@ -121,7 +122,8 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
             )
     if experiment.partition.new_clients >= len(clients):
         raise ConfigError(
-            f"partition.new_clients is {experiment.partition.new_clients} of {len(clients)} clients; some must train"
+            f"partition.new_clients is {experiment.partition.new_clients} of {counted(len(clients), 'client')}; "
+            "some must train"
         )
     source = experiment.partition.source
     if source and source not in clients:

@@ -18,6 +18,7 @@ from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
 from personae.evaluation.pairs import Pairs, in_folds
 from personae.evaluation.verification import false_accepts, right_at_thresholds
+from personae.words import counted
 
 HELD = 2**25  # pairs of a kind that the resamples may look at, 400 MB with their identities
 SPARE = 1000
@@ -85,7 +86,7 @@ def accuracy_interval(
     totals = np.stack([part.sum(axis=1) for _, part in folds])
     whole = (totals > 0).all(axis=0)
     if not whole.any():
-        raise DataError(f"no resample of {present} identities has pairs in every fold: take more identities")
+        raise DataError(f"no resample of {counted(present, 'identity')} has pairs in every fold: take more identities")
     accuracies = np.take_along_axis(counts, best[:, :, None], axis=2)[:, whole, 0] / totals[:, whole]
     return interval(accuracies.mean(axis=0), level)
 
@@ -115,7 +116,9 @@ def _draws(people: "_People | _Listed", resamples: int, seed: int) -> list[Integ
     draws = [_times(people.count, random) for _ in range(_checked(resamples))]
     draws = [times for times in draws if all(people.pairs(times))]
     if not draws:
-        raise DataError(f"no resample of {people.count} identities has pairs of both kinds: take more identities")
+        raise DataError(
+            f"no resample of {counted(people.count, 'identity')} has pairs of both kinds: take more identities"
+        )
     return draws
 
 

@@ -18,6 +18,7 @@ from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, all_pairs
 from personae.evaluation.verification import false_accepts
 from personae.progress import Progress, silent
+from personae.words import counted
 
 BLOCK = 4096  # strangers at a time
 HELD = 2**25  # impostor scores that may be held, 128 MB
@@ -53,7 +54,7 @@ def among_distractors(
     if not pairs.genuine_pairs or not len(distractors):
         raise DataError(
             f"a search among distractors needs two images of a person, and distractors: there are"
-            f" {pairs.genuine_pairs} pairs of one person and {len(distractors)} distractors"
+            f" {counted(pairs.genuine_pairs, 'pair')} of one person and {counted(len(distractors), 'distractor')}"
         )
     allowed = {fpr: false_accepts(fpr, impostors) for fpr in fprs}
     most = 1 + max((count for count in allowed.values() if count < impostors), default=0)

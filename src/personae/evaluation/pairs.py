@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from personae.errors import ConfigError, DataError
+from personae.words import counted
 
 Folds = int | tuple[int, ...]
 """How many folds of equal length there are, or how long each is."""
@@ -77,8 +78,9 @@ def _draw(
     if available < half:
         raise DataError(
             f"{folds} folds of {2 * half} pairs need {half} genuine and {half} impostor pairs of different identities"
-            f" in every fold; fold {fold + 1} has {genuine.sum()} and {impostor.sum()}, with {len(identities)}"
-            f" identities and {total} images: take fewer pairs or folds, or more images"
+            f" in every fold; fold {fold + 1} has {genuine.sum()} and {impostor.sum()}, with"
+            f" {counted(len(identities), 'identity')} and {counted(total, 'image')}: take fewer pairs or folds, or more"
+            " images"
         )
     images = np.concatenate(identities)
     first, second = zip(_choose(after, genuine, half, random), _choose(end, impostor, half, random), strict=True)

@@ -20,6 +20,7 @@ from personae.evaluation.comparisons import (
     listed,
 )
 from personae.evaluation.pairs import Folds, Pairs, in_folds, sample_pairs
+from personae.words import counted
 
 __all__ = [
     "Comparisons",
@@ -71,7 +72,8 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: Folds = 10) -> Te
     parts = in_folds(right_at_thresholds(left, right, same), folds)
     if len(parts) < 2 or not all(len(part) for part in parts):
         raise DataError(
-            f"{len(same)} pairs cannot be divided into {len(parts)} folds: take 2 folds or more, and more pairs"
+            f"{counted(len(same), 'pair')} cannot be divided into {counted(len(parts), 'fold')}: take 2 folds or "
+            "more, and more pairs"
         )
     # Counts, not rates: they compare exactly, so "the first best" never depends on rounding.
     counts = np.stack([part.sum(axis=0) for part in parts])

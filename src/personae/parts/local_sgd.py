@@ -17,6 +17,7 @@ from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
 from personae.parts.graphs import Ending, Inputs, program_for
 from personae.parts.images import Augmentation
+from personae.words import counted
 
 CHECK_EVERY = 16  # steps between looks at the loss: on a GPU each look waits for the device
 AHEAD = 64  # batches that are drawn at a time, to reach a GPU in one copy
@@ -196,10 +197,10 @@ class LocalSGD:
                     if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
                         checked = float(run.total)
                         if not math.isfinite(checked):
-                            raise Diverged(f"the loss is {checked} after {step + 1} steps; {self._advice}")
+                            raise Diverged(f"the loss is {checked} after {counted(step + 1, 'step')}; {self._advice}")
                 velocity, path = ending()
         if not all_finite(backbone.flat):
-            raise Diverged(f"the weights are not finite after {steps} steps; {self._advice}")
+            raise Diverged(f"the weights are not finite after {counted(steps, 'step')}; {self._advice}")
         for tensor in others:
             tensor.requires_grad_(False)
         return Fit(checked / steps, steps, velocity, None if path is None else path / steps)
@@ -315,8 +316,8 @@ def _require_enough(count: int, options: LocalSGD, module: nn.Module, frozen_sta
     smallest = even if options.batches == "even" else min(count, batch_size)  # of different images
     if smallest == 1 and not frozen_statistics and _batch_norms(module):
         raise DataError(
-            f"of {count} images in batches of {batch_size}, one would stand alone: too few for a network with "
-            "BatchNorm; merge clients, set a batch_size of at least 3, or choose a network without"
+            f"of {counted(count, 'image')} in batches of {batch_size}, one would stand alone: too few for a network "
+            "with BatchNorm; merge clients, set a batch_size of at least 3, or choose a network without"
         )
 
 

@@ -23,6 +23,7 @@ from personae.errors import DataError, Diverged
 from personae.parts.graphs import tell_once
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import CHECK_EVERY, Batch
+from personae.words import counted
 
 Order = Literal["hessian-free", "first", "exact"]
 Pass = Callable[[], Tensor]  # one forward pass: the loss on a batch, with the weights as they are at that moment
@@ -240,8 +241,8 @@ class MetaSGD:
         needed = 2 if _batch_norms(module) else 1
         if smallest < needed:
             raise DataError(
-                f"{count} images make batches of {smallest}, and this network needs {needed} in each; merge clients, "
-                'set a larger batch_size, or sampling = "independent"'
+                f"{counted(count, 'image makes', 'images make')} batches of {smallest}, and this network needs "
+                f'{needed} in each; merge clients, set a larger batch_size, or sampling = "independent"'
             )
 
 

@@ -12,6 +12,7 @@ from personae.core.samples import Samples
 from personae.core.signs import Figures
 from personae.errors import DataError
 from personae.parts.clustering import NOBODY, Clustering, Shape, large_enough
+from personae.words import counted
 
 ADVICE = "change how far apart clusters are (`distance` of c-finch), or begin with a model that was trained longer"
 
@@ -45,7 +46,7 @@ class PseudoLabelled:
     def __post_init__(self) -> None:
         if not len(self):
             raise DataError(
-                f"none of {len(self.found)} images is in a cluster that is large enough; "
+                f"none of {counted(len(self.found), 'image')} is in a cluster that is large enough; "
                 "let clusters be looser (a larger distance) or smaller (min_images)"
             )
 

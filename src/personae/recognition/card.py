@@ -25,6 +25,7 @@ from personae.files import write_text
 from personae.privacy.disclosure import warning
 from personae.report.records import Run
 from personae.report.table import DEVIATION
+from personae.words import counted
 
 FORMAT = 1
 
@@ -101,9 +102,9 @@ def lineage(experiment: Experiment, stage: str) -> Iterator[str]:
 def described(source: Mapping[str, Any]) -> str:
     if source.get("parts"):
         return " and ".join(f"{name}: {described(part)}" for name, part in source["parts"].items())
-    count = f"{source['identities']} people of " if source["identities"] else ""
+    count = f"{counted(source['identities'], 'person', 'people')} of " if source["identities"] else ""
     if source["source"] == SYNTHETIC:
-        return f"{count}synthetic faces ({source['domain']}), {source['images']} images each"
+        return f"{count}synthetic faces ({source['domain']}), {counted(source['images'], 'image')} each"
     least = f", those with {source['min_images']} images or more" if source["min_images"] > 1 else ""
     return f"{count}{Path(source['source']).name}{least}"
 
@@ -159,7 +160,7 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
     if origin is None:
         yield "Not known here: the weights came as a file."
         return
-    clients = f", {origin['clients']} clients" if "clients" in origin else ""
+    clients = f", {counted(origin['clients'], 'client')}" if "clients" in origin else ""
     yield f"Experiment `{origin['experiment']}`, seed {origin['seed']}{clients}."
     yield f"It began with {'`' + origin['weights'] + '`' if origin['weights'] else 'random weights'}."
     if home := card["home"]:
@@ -206,7 +207,7 @@ def _figures(card: Mapping[str, Any]) -> Iterator[str]:
     if not card["benchmarks"] and not card["at_the_client"]:
         yield from ("", "None were measured.")
     for name, result in card["benchmarks"].items():
-        pairs = f"{result['genuine_pairs']:,} pairs of one person and {result['impostor_pairs']:,} of two"
+        pairs = f"{counted(result['genuine_pairs'], 'pair')} of one person and {result['impostor_pairs']:,} of two"
         yield from ("", f"**{name}**, {pairs}; in %, with 95% intervals over identities where there are any:")
         yield from _table(
             ["", "%", "95%", "accept from"],

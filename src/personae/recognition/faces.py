@@ -25,6 +25,7 @@ from personae.data.readers.listing import Listing, read_file
 from personae.errors import DataError
 from personae.experiment.assess import Model
 from personae.progress import Notify, unheard
+from personae.words import counted
 
 
 class WrongSizeError(ImageError):
@@ -53,7 +54,7 @@ def complaint(unusable: Mapping[str, ImageError], images: int) -> str:
         advice = "give --align to have the face found and aligned, or do so first with `personae data align`"
     if images == 1:
         return f"{name}: cannot be used ({why}); {advice}"
-    return f"{len(unusable)} of {images} images cannot be used, the first is {name} ({why}); {advice}"
+    return f"{len(unusable)} of {counted(images, 'image')} cannot be used, the first is {name} ({why}); {advice}"
 
 
 def read_face(path: str | Path, model: Model, *, align: bool = False) -> Tensor:

@@ -12,6 +12,7 @@ from personae.evaluation.suite import Evaluation
 from personae.evaluation.verification import tar_name
 from personae.experiment.assess import Model
 from personae.files import write_text
+from personae.words import counted
 
 FALSE_ACCEPTS = 30
 """The rule of thirty: with as many errors, a measured rate is within 30% of the true one, nine times in ten."""
@@ -67,8 +68,8 @@ def threshold_at(far: float, path: str | Path, model: Model, benchmark: str | No
         raise DataError(f"{path}: the figures of {benchmark} are damaged; evaluate the model anew") from error
     if far * impostors < FALSE_ACCEPTS:
         raise DataError(
-            f"{path}: {benchmark} has {impostors:,} pairs of impostors, too few for a false accept rate of {far:g}: it"
-            f" takes {math.ceil(FALSE_ACCEPTS / far):,}; evaluate on more people, or ask for a higher rate"
+            f"{path}: {benchmark} has {counted(impostors, 'pair')} of impostors, too few for a false accept rate of"
+            f" {far:g}: it takes {math.ceil(FALSE_ACCEPTS / far):,}; evaluate on more people, or ask for a higher rate"
         )
     if score is None or not math.isfinite(score):
         known = ", ".join(name.removeprefix("tar@") for name in thresholds) or "none"
@@ -76,7 +77,7 @@ def threshold_at(far: float, path: str | Path, model: Model, benchmark: str | No
             f"{path}: {benchmark} was not evaluated at a false accept rate of {far:g}; there are {known}."
             f" Evaluate it with --far {far:g}"
         )
-    return Threshold(score, far, f"{benchmark}, {impostors:,} pairs of impostors")
+    return Threshold(score, far, f"{benchmark}, {counted(impostors, 'pair')} of impostors")
 
 
 def plain_evaluation(model: Model, evaluation: Evaluation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from personae.data.faces import FaceSet
 from personae.files import replacing
+from personae.words import counted
 
 ROWS, COLUMNS = 24, 12
 TILE, GAP, MARGIN, CAPTION = 64, 4, 12, 120
@@ -29,7 +30,7 @@ def draw_clusters(faces: FaceSet, labels: NDArray[np.int64], path: Path, *, mark
     for row, label in enumerate(shown.tolist()):
         top = MARGIN + 24 + row * (TILE + GAP)
         members = np.flatnonzero(labels == label)
-        draw.text((MARGIN, top + TILE // 2 - 16), f"cluster {label}\n{len(members)} images", INK, font)
+        draw.text((MARGIN, top + TILE // 2 - 16), f"cluster {label}\n{counted(len(members), 'image')}", INK, font)
         chosen = members[np.unique(np.linspace(0, len(members) - 1, COLUMNS).round().astype(np.int64))]
         usual = np.bincount(faces.identity[members]).argmax() if marked else None
         for column, member in enumerate(chosen.tolist()):
@@ -43,9 +44,9 @@ def draw_clusters(faces: FaceSet, labels: NDArray[np.int64], path: Path, *, mark
 
 
 def _title(faces: FaceSet, labels: NDArray[np.int64], clusters: int, shown: int, marked: bool) -> str:
-    text = f"{faces.name}: {len(labels):,} images, {clusters:,} clusters"
+    text = f"{faces.name}: {counted(len(labels), 'image')}, {counted(clusters, 'cluster')}"
     if shown < clusters:
         text += f", the {shown} largest"
-    if left := np.count_nonzero(labels < 0):
-        text += f"; {left:,} images in none"
+    if left := int(np.count_nonzero(labels < 0)):
+        text += f"; {counted(left, 'image')} in none"
     return f"{text}; a frame marks another person than most of the cluster" if marked else text

@@ -12,6 +12,7 @@ from personae.report.html import document
 from personae.report.markup import Markup, section, table, tag
 from personae.report.plots import GENUINE, IMPOSTOR, Key, Line, det_curves, roc_curves, score_histogram
 from personae.report.table import DEVIATION
+from personae.words import counted
 
 
 def write_evaluation(target: Path, model: str, evaluation: Evaluation) -> None:
@@ -110,6 +111,6 @@ def _scores(results: Mapping[str, BenchmarkResult]) -> Markup:
     for number, (name, result) in enumerate(results.items()):
         if (bins := result.histogram) is not None:
             svg = score_histogram(f"scores-{number}", bins.edges, bins.genuine, bins.impostor)
-            summary = f"{sum(bins.genuine):,} pairs of one person, {sum(bins.impostor):,} of two."
+            summary = f"{counted(sum(bins.genuine), 'pair')} of one person, {sum(bins.impostor):,} of two."
             found.append(figure(f"{name}: scores", svg, [GENUINE, IMPOSTOR], summary))
     return section("Scores", "scores", tag("div", *found, class_="figures") if found else "")

@@ -18,6 +18,7 @@ from personae.report.plots import (
 )
 from personae.report.records import Run
 from personae.report.table import DEVIATION, among_everybody, heading
+from personae.words import counted
 
 MOST_BARS = 60
 SWATCHES = ("none", "7 4", "7 3 2 3", "2 3")
@@ -108,7 +109,7 @@ def score_distributions(run: Run) -> Markup:
             if result:
                 bins = result["histogram"]
                 svg = score_histogram(f"scores-{number}-{at}", bins["edges"], bins["genuine"], bins["impostor"])
-                summary = f"{sum(bins['genuine']):,} pairs of one person, {sum(bins['impostor']):,} of two."
+                summary = f"{counted(sum(bins['genuine']), 'pair')} of one person, {sum(bins['impostor']):,} of two."
                 found.append(figure(f"{benchmark}: scores of {stage.label}", svg, [GENUINE, IMPOSTOR], summary))
     return section("Scores", "scores", _figures(found))
 
@@ -135,7 +136,7 @@ def per_client(run: Run) -> Markup:
             else:
                 known = {key: [value for value in all_ if math.isfinite(value)] for key, all_ in values.items()}
                 svg = client_distribution(identity, known)
-            title = f"{stage.label}: {heading(name)[1]} of {len(having)} clients"
+            title = f"{stage.label}: {heading(name)[1]} of {counted(len(having), 'client')}"
             found.append(figure(title, svg, list(values), _range(values), wide=True))
     return section("Clients", "clients", _figures(found), fairness_table(run))
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from personae.data.faces import FaceSet
 from personae.data.partition import Holding, Partition
 from personae.files import replacing
+from personae.words import counted
 
 _COLOURS = {"train": "#3b6ea5", "val": "#e0a33e", "test": "#b5523b"}
 _IDENTITIES, _NEW = "#5a7d5a", "#ececec"
@@ -30,7 +31,7 @@ def plot_partition(faces: FaceSet, partition: Partition, path: Path) -> None:
         _mark_new(axes, holdings)
     _name_clients(identities, holdings, named)
     held = sum(map(_images, holdings))
-    figure.suptitle(f"{faces.name}: {held:,} of {len(faces):,} images at {len(holdings):,} clients")
+    figure.suptitle(f"{faces.name}: {held:,} of {counted(len(faces), 'image')} at {counted(len(holdings), 'client')}")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 

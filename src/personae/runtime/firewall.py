@@ -23,6 +23,7 @@ from personae.core.payload import (
     PublicEmbeddings,
 )
 from personae.core.samples import Samples
+from personae.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class Firewall:
             if not all(map(all_finite, payload.tensors)):
                 return f"{type(payload).__name__} holds values that are not finite"
             if isinstance(payload, Count) and not 0 < payload.value <= self.max_samples:
-                return f"it claims {payload.value} samples"
+                return f"it claims {counted(payload.value, 'sample')}"
         return None
 
     def outliers(self, measures: Mapping[str, "Measure"], length: float) -> dict[str, str]:

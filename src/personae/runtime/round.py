@@ -16,6 +16,7 @@ from personae.runtime.exchange import Exchange
 from personae.runtime.firewall import Firewall, Measure
 from personae.runtime.spool import Spool, spool
 from personae.runtime.transport import Failure
+from personae.words import counted
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _require_quorum(
     reasons = [f"{name}: {failure}" for name, failure in sorted(failures.items())]
     reasons += [f"{name}: its update was rejected: {reason}" for name, reason in sorted(rejected.items())]
     line = (
-        f"stage {stage.name}, round {round_}: {accepted} of {asked} clients returned an acceptable update, "
+        f"stage {stage.name}, round {round_}: {accepted} of {counted(asked, 'client')} returned an acceptable update, "
         f"the quorum is {needed}; first of {len(reasons)}: {reasons[0]}"
     )
     if not rejected and all(failure.diverged for failure in failures.values()):

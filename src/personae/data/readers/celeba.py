@@ -21,6 +21,7 @@ from personae.data.readers.listing import (
     stamp_below,
 )
 from personae.errors import DataError
+from personae.words import counted
 
 IDENTITIES, ATTRIBUTES, SPLITS = "identity_CelebA.txt", "list_attr_celeba.txt", "list_eval_partition.txt"
 _FOLDERS = ("", "Anno", "Eval")
@@ -88,7 +89,10 @@ def _by_image(file: Path, skipped: int, width: int, meaning: dict[str, Any]) -> 
 def _covered(paths: tuple[str, ...], rows: dict[str, list[Any]], file: Path) -> tuple[str, ...]:
     missing = [path for path in paths if path not in rows]
     if missing:
-        raise DataError(f"{file}: {len(missing)} images are not in it, the first is {missing[0]}; restore the file")
+        raise DataError(
+            f"{file}: {counted(len(missing), 'image is', 'images are')} not in it, the first is {missing[0]}; "
+            "restore the file"
+        )
     return paths
 
 

@@ -17,6 +17,7 @@ import scipy.io
 
 from personae.data.readers.listing import Listing, files_below, lines_of, path_inside, stamp_below
 from personae.errors import DataError
+from personae.words import counted
 
 FOLDS = 10
 LFW = "pairs.txt"
@@ -131,7 +132,8 @@ def by_kind(pairs: Sequence[ListedPair], source: Path) -> list[ListedPair]:
     kinds = [[pair for pair in pairs if pair.same == same] for same in (True, False)]
     if any(len(kind) % FOLDS for kind in kinds):
         raise DataError(
-            f"{source}: {len(kinds[0])} pairs of one person and {len(kinds[1])} of two do not make {FOLDS} equal folds"
+            f"{source}: {counted(len(kinds[0]), 'pair')} of one person and {len(kinds[1])} of two do not make {FOLDS} "
+            "equal folds"
         )
     sizes = [len(kind) // FOLDS for kind in kinds]
     return [

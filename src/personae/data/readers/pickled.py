@@ -20,6 +20,7 @@ from PIL import Image
 
 from personae.errors import DataError
 from personae.files import replacing
+from personae.words import counted
 
 _NO_EFFECT = frozenset({"PROTO", "FRAME"})
 _NUMBERS = frozenset({"NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "NONE"})
@@ -97,7 +98,7 @@ def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
         if not isinstance(same, list | tuple) or not all(isinstance(flag, int) and flag in (0, 1) for flag in same):
             raise _Refused("its second part is no list of true and false")
         if not same or len(images) != 2 * len(same):
-            raise _Refused(f"{len(images)} images do not make {len(same)} pairs")
+            raise _Refused(f"{counted(len(images), 'image')} cannot be {counted(len(same), 'pair')}")
     except _Refused as why:
         raise DataError(f"{file}: not a pair file ({why}); it should hold 2 N encoded images and N booleans") from why
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
@@ -130,7 +131,9 @@ def _encoded(image: Any) -> bytes:
 def write_bin(file: Path, images: Sequence[bytes], same: Sequence[bool]) -> None:
     """A file that `read_bin` and the tools of the field read; Python 2 does not."""
     if len(images) != 2 * len(same):
-        raise DataError(f"{file}: {len(images)} images do not make {len(same)} pairs; give two a pair")
+        raise DataError(
+            f"{file}: {counted(len(images), 'image')} cannot be {counted(len(same), 'pair')}; give two a pair"
+        )
     with replacing(file) as temporary, temporary.open("wb") as stream:
         stream.write(b"\x80\x03](")
         for image in images:

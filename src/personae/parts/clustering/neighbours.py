@@ -20,6 +20,7 @@ from torch import Tensor
 
 from personae.core.precision import plain_float32
 from personae.errors import ConfigError, DataError, Diverged
+from personae.words import counted
 
 Metric = Literal["euclidean", "cosine"]
 Search = Literal["auto", "exact", "faiss"]
@@ -48,7 +49,7 @@ def first_neighbours(
     is exact up to 200,000 rows and faiss beyond.
     """
     if len(rows) < 2:
-        raise DataError(f"{len(rows)} images have no neighbours; clustering takes at least 2")
+        raise DataError(f"{counted(len(rows), 'image has', 'images have')} no neighbours; clustering takes at least 2")
     exact = search == "exact" or (search == "auto" and len(rows) <= EXACT_UP_TO)
     points, scale = _on_grid(rows, metric)
     with plain_float32():

@@ -1,0 +1,7 @@
+"""Numbers that agree with their nouns."""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 image`, `1,200 identities`; `many` says what several are called where it is neither -s nor -ies."""
+    usual = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
+    return f"{number:,} {one if number == 1 else many or usual}"

@@ -1,0 +1,51 @@
+"""Numbers agree with their nouns, in the helper and in what a user sees."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from personae import DataError, PartitionPlan, open_faces
+from personae.cli import app
+from personae.words import counted
+
+
+def test_one_and_many() -> None:
+    assert [counted(n, "image") for n in (0, 1, 2, 1200)] == ["0 images", "1 image", "2 images", "1,200 images"]
+    assert [counted(n, "identity") for n in (1, 2)] == ["1 identity", "2 identities"]
+    assert [counted(n, "person", "people") for n in (1, 2)] == ["1 person", "2 people"]
+
+
+@pytest.fixture
+def one_person(tmp_path: Path) -> Path:
+    folder = tmp_path / "faces" / "ann"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (112, 112), "white").save(folder / "1.png")
+    return folder.parent
+
+
+def test_a_set_of_one_image(one_person: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["data", "inspect", str(one_person)], env={"COLUMNS": "200"}).stdout
+    assert "1 image of 1 identity; 1 was looked at" in told
+    pack = CliRunner().invoke(app, ["data", "pack", str(one_person), str(tmp_path / "one.faces")]).stdout
+    assert "1 image of 1 identity," in pack
+
+
+def test_a_partition_among_one_client(one_person: Path, tmp_path: Path) -> None:
+    faces = open_faces(str(one_person), height=8, width=8, cache=str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="1 identity is too few for 2 clients"):
+        PartitionPlan(clients=2, min_images=1).apply(faces, 0)
+
+
+def test_a_forecast_of_one_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "one.toml").write_text(
+        'name = "one"\npartition = { clients = 1 }\nnetwork = { height = 32, width = 32, embedding = 8 }\n'
+        "data.private = { identities = 1, images = 5 }\n"
+        '[[stages]]\nname = "federate"\nalgorithm = { name = "fedpe" }\n'
+    )
+    told = CliRunner().invoke(app, ["run", "one.toml", "--dry-run"]).stdout
+    assert "1 client, 1 identity\n" in told
+    assert "3 training images and 1 test image," in told
