@@ -16,7 +16,8 @@ from personae.errors import DataError
 from personae.parts.clustering import NOBODY, CFinch, Shape, large_enough
 from personae.parts.clustering import shape as shape_file
 from personae.parts.clustering.shape import silhouette
-from personae.report.records import CLUSTERS
+from personae.report.clusters import cluster_section, lines_of
+from personae.report.records import CLUSTERS, Record, Run, Stage
 
 
 def people(count: int, images: int, noise: float, cone: float = 0.0, width: int = 32) -> torch.Tensor:
@@ -103,6 +104,22 @@ def test_a_bound_that_links_nothing_is_odd() -> None:
 
 def test_a_handful_of_images_is_never_collapsed() -> None:
     assert found(people(2, 4, 0.05)).oddity is None
+
+
+def test_figures_that_make_no_sense_break_nothing() -> None:
+    """They come from clients, who may send any numbers."""
+    for count, largest, share, outside in ((0, 0, 0, 0), (1, 1e308, 1e-308, 0), (-3, -1, -1, -1), (9, 9, 0, 0.2)):
+        odd = Shape(count=count, largest=largest, in_largest=share, outside=outside)
+        list(Cluster().signs(Figures({}, clients={"eve": odd.figures()})))
+    assert list(Cluster().signs(Figures({}, clients={"eve": {"clusters/count": 1.0}}))) == []
+
+
+def test_incomplete_figures_of_a_client_are_left_out_of_tables() -> None:
+    whole = {name.removeprefix(CLUSTERS): value for name, value in found(people(31, 12, 0.07)).figures().items()}
+    record = Record(clusters={"training": {"ann": whole, "eve": {"count": 3.0}}})
+    run = Run({}, {}, (Stage("cluster", "cluster"),), {"cluster": record}, ())
+    assert [line.client for line in lines_of(run)] == ["ann"]
+    assert "eve" not in cluster_section(run)
 
 
 def replies(*shapes: Shape) -> list[Reply[Up]]:

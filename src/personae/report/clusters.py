@@ -13,6 +13,8 @@ from rich.text import Text
 from personae.report.markup import Markup, section, table
 from personae.report.records import Metrics, Run, read_run
 
+SIZES = ("count", "smallest", "median", "largest")
+NEEDED = (*SIZES, "outside", "silhouette")
 FIGURES = ("clusters", "smallest", "median", "largest", "in no cluster", "silhouette")
 CAPTION = (
     "What can be said of faces without labels: the number of clusters; how many images are in the smallest, the median "
@@ -34,7 +36,7 @@ class Line(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """As in FIGURES."""
         figures = self.figures
-        sizes = (f"{figures[name]:.0f}" for name in ("count", "smallest", "median", "largest"))
+        sizes = (f"{figures[name]:.0f}" for name in SIZES)
         return (*sizes, f"{100 * figures['outside']:.1f}", f"{figures['silhouette']:.3f}")
 
 
@@ -44,6 +46,7 @@ def lines_of(run: Run) -> list[Line]:
         for stage in run.stages
         for images, clients in run.records[stage.name].clusters.items()
         for client, figures in sorted(clients.items())
+        if figures.keys() >= set(NEEDED)  # a client may send what it likes
     ]
 
 
@@ -76,4 +79,4 @@ def print_clusters(console: Console, run: Path) -> None:
 
 
 def _mean(lines: Sequence[Line]) -> Metrics:
-    return {name: statistics.fmean(line.figures[name] for line in lines) for name in lines[0].figures}
+    return {name: statistics.fmean(line.figures[name] for line in lines) for name in NEEDED}

@@ -51,7 +51,7 @@ class Shape:
         """Why these are hardly the people on the images, in words; None where nothing is odd."""
         if self.outside > MOST:
             return f"look shattered: {self.outside:.0%} of the images are in no cluster"
-        if round(self.largest / self.in_largest) < ENOUGH:
+        if self.largest < ENOUGH * self.in_largest:  # what a client sends may be any numbers: nothing is divided
             return None
         sizes = f"{self.count:.0f} clusters of {self.smallest:.0f} to {self.largest:.0f} images"
         if self.median < 2:
