@@ -1,70 +1,11 @@
 """Federated face recognition: train one model together, keep a personal one each, share no faces."""
 
-from personae.algorithms import (
-    ALGORITHMS,
-    DAN,
-    DANN,
-    HFMAML,
-    Adapt,
-    Central,
-    Cluster,
-    FedAvg,
-    FedFace,
-    FedFR,
-    FedGC,
-    FedPE,
-    HFMAMLGlobal,
-    Pretrain,
-    QFedAvg,
-    Tune,
-    Unsupervised,
-)
-from personae.algorithms.carrying import Carry
-from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
-from personae.core.backbone import Backbone
-from personae.core.embedder import Embedder, embed
-from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
-from personae.core.payload import (
-    Aliases,
-    ClassEmbeddings,
-    Count,
-    Gradient,
-    ModelState,
-    ModelWithoutBatchNorm,
-    ModelWithoutStatistics,
-    PublicEmbeddings,
-    Scalars,
-)
-from personae.core.samples import Samples
-from personae.core.stage import Recipe, Stage
-from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
-from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
-from personae.evaluation.protocols import Benchmark
-from personae.evaluation.suite import Evaluation, evaluate
-from personae.experiment.assess import load_model
-from personae.experiment.config import Experiment, load_experiment
-from personae.experiment.result import RunResult, StopRun
-from personae.experiment.run import run_experiment
-from personae.models import Network, load_weights
-from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
-from personae.parts.images import Augmentation
-from personae.parts.local_sgd import LocalSGD
-from personae.parts.margins import Margin
-from personae.parts.meta import MetaSGD
-from personae.recognition.export import export_model
-from personae.recognition.faces import read_face, read_person
-from personae.recognition.gallery import Gallery
-from personae.recognition.recogniser import Match, Recogniser, enroll, open_gallery
-from personae.recognition.threshold import Threshold, threshold_at
-from personae.runtime.engine import Engine
-from personae.runtime.federation import Federation
-from personae.runtime.firewall import Firewall
-from personae.runtime.host import ClientHost
-from personae.runtime.inprocess import local_transport
-from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Transport
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
+if TYPE_CHECKING:
+    from personae.api import *  # noqa: F403
+
+__all__ = [  # noqa: F405 - see `__getattr__`
     "ALGORITHMS",
     "DAN",
     "DANN",
@@ -156,3 +97,12 @@ __all__ = [
     "synthetic_faces",
     "threshold_at",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is public is imported when it is first asked for: it takes seconds, and the command has to listen before."""
+    if name in __all__:
+        from personae import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

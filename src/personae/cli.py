@@ -1,14 +1,15 @@
 """The command line: it reads options, calls the package, and shows what comes back."""
 
 import errno
-import signal
 import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from click import Context
+from typer.core import TyperGroup
 
 from personae import screen
 from personae.commands import about, data, deployment, recipes, recognition
@@ -57,6 +58,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
 from personae.experiment.rundir import is_taken
 from personae.files import require_place
+from personae.interrupts import interruptible
 from personae.recognition.threshold import save_evaluation
 from personae.report.evaluation_page import write_evaluation
 from personae.report.html import write_report
@@ -66,7 +68,16 @@ from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
 from personae.runtime.inprocess import STREAMS, available_cores
 
-app = typer.Typer(callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
+
+class Commands(TyperGroup):
+    """Typer would call an interrupted command aborted, with the exit code of a failure."""
+
+    def invoke(self, ctx: Context) -> Any:
+        with interruptible("stopped"):
+            return super().invoke(ctx)
+
+
+app = typer.Typer(cls=Commands, callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(recipes.app)
 app.add_typer(deployment.app)
 app.add_typer(recognition.app)
@@ -369,7 +380,6 @@ def partition(
 
 def main() -> None:
     """Errors that a user can act on are one line and an exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except PersonaeError as error:
@@ -378,10 +388,6 @@ def main() -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(Interrupted(f"{error.filename or 'writing'}: the disk is full; free some space and resume"))
         _fail(ConfigError(f"{error.filename}: {error.strerror}"))
-
-
-def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature of a signal handler
-    raise KeyboardInterrupt
 
 
 def _fail(error: PersonaeError) -> NoReturn:
@@ -401,7 +407,7 @@ def _execute(
     hint: str,
 ) -> None:
     tell_what_leaves(experiment)
-    try:
+    with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
         result = run_experiment(
             experiment,
             out,
@@ -412,9 +418,7 @@ def _execute(
             progress=meter,
             notify=notify,
         )
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped; the completed rounds are in {out}; continue with: {hint}") from None
-    screen.models(out, result.report, as_json)
+        screen.models(out, result.report, as_json)
 
 
 def _workers(asked: int | None, device: str) -> int:

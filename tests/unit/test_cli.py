@@ -317,7 +317,7 @@ def test_a_signal_ends_the_run_resumably(experiment: Path, tmp_path: Path, cache
     out = tmp_path / "run"
     # As in a shell's foreground: tests that run in its background inherit that interrupts are ignored.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [sys.executable, "-c", heard + "from personae.cli import main; main()", "run", str(experiment)]
+    command = [sys.executable, "-c", heard + "from personae.__main__ import main; main()", "run", str(experiment)]
     command += ["--out", str(out), "--workers", "1", "--set", "stages.federate.rounds=100000"]
     environment = {**os.environ, "PERSONAE_CACHE": str(cache)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)

@@ -17,6 +17,7 @@ from personae.data.joined import join_faces
 from personae.data.pixels import Append, Filled, Pixels, Recipe, cached_pixels, default_cache
 from personae.data.synthetic.domains import DEFAULT, find_domain
 from personae.errors import ConfigError
+from personae.interrupts import deaf_children
 from personae.progress import Progress, silent
 
 _CHUNK = 256
@@ -121,4 +122,6 @@ def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
         yield from map(sitting.render, sitting.chunks())
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(sitting.render, sitting.chunks())
+        with deaf_children():
+            blocks = pool.map(sitting.render, sitting.chunks())
+        yield from blocks

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +20,11 @@ from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, Perso
 from personae.experiment.config import Experiment, Source
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
+from personae.interrupts import deaf_children
 from personae.progress import Progress, silent, unheard
 from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
-from personae.runtime.inprocess import available_cores, deaf_children
+from personae.runtime.inprocess import available_cores
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,6 @@ def _perform(order: dict[str, Any]) -> str | None:
 
 def _work(connection: Connection) -> None:
     """A process's life: runs until nobody is left to ask, and not a moment longer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     torch.set_num_threads(1)
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 

@@ -2,8 +2,7 @@
 
 import multiprocessing
 import os
-import signal
-import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.errors import Interrupted
 from personae.files import settle
+from personae.interrupts import deaf_children
 from personae.progress import unheard
 from personae.runtime import frames
 from personae.runtime.coding import ONE_MACHINE
@@ -30,6 +30,7 @@ from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
 
 _DISK_FULL = Trouble(failure=FailureCode(Problem.DISK_FULL))
+ENDING = 2.0  # seconds for worker processes to end by themselves
 STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
 
 
@@ -54,19 +55,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes that are started in here never hear Ctrl-C, not even before they run a line of ours: it is for us."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class SameProcess:
@@ -214,10 +202,11 @@ class WorkerProcesses:
     def close(self) -> None:
         for connection in self._workers:
             connection.close()  # a worker ends when nobody is left to ask it
+        end = time.monotonic() + ENDING
         for process in self._workers.values():
-            process.join(timeout=10)
+            process.join(timeout=max(0.0, end - time.monotonic()))
             if process.is_alive():
-                process.kill()
+                process.kill()  # what it was doing is not waited for any more
         self._workers.clear()
 
     def _answer(self, content: bytes, request: Request) -> Answer | Failure:
@@ -239,13 +228,12 @@ class WorkerProcesses:
 
 def _work(connection: Connection, federation: Federation) -> None:
     """A worker's life: answer requests until the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     torch.set_num_threads(1)
     host = ClientHost(federation, durable=False)
     while True:
         try:
             request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, ONE_MACHINE)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # between two requests, or in the middle of one
             return
         try:
             connection.send_bytes(host.answer(request, ONE_MACHINE))

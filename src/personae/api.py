@@ -1,0 +1,158 @@
+"""Everything that `import personae` offers, in one place; `personae/__init__.py` hands it out."""
+
+from personae.algorithms import (
+    ALGORITHMS,
+    DAN,
+    DANN,
+    HFMAML,
+    Adapt,
+    Central,
+    Cluster,
+    FedAvg,
+    FedFace,
+    FedFR,
+    FedGC,
+    FedPE,
+    HFMAMLGlobal,
+    Pretrain,
+    QFedAvg,
+    Tune,
+    Unsupervised,
+)
+from personae.algorithms.carrying import Carry
+from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.backbone import Backbone
+from personae.core.embedder import Embedder, embed
+from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
+from personae.core.payload import (
+    Aliases,
+    ClassEmbeddings,
+    Count,
+    Gradient,
+    ModelState,
+    ModelWithoutBatchNorm,
+    ModelWithoutStatistics,
+    PublicEmbeddings,
+    Scalars,
+)
+from personae.core.samples import Samples
+from personae.core.stage import Recipe, Stage
+from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
+from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
+from personae.evaluation.protocols import Benchmark
+from personae.evaluation.suite import Evaluation, evaluate
+from personae.experiment.assess import load_model
+from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.result import RunResult, StopRun
+from personae.experiment.run import run_experiment
+from personae.models import Network, load_weights
+from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
+from personae.parts.images import Augmentation
+from personae.parts.local_sgd import LocalSGD
+from personae.parts.margins import Margin
+from personae.parts.meta import MetaSGD
+from personae.recognition.export import export_model
+from personae.recognition.faces import read_face, read_person
+from personae.recognition.gallery import Gallery
+from personae.recognition.recogniser import Match, Recogniser, enroll, open_gallery
+from personae.recognition.threshold import Threshold, threshold_at
+from personae.runtime.engine import Engine
+from personae.runtime.federation import Federation
+from personae.runtime.firewall import Firewall
+from personae.runtime.host import ClientHost
+from personae.runtime.inprocess import local_transport
+from personae.runtime.store import PrivateStore
+from personae.runtime.transport import Transport
+
+__all__ = [
+    "ALGORITHMS",
+    "DAN",
+    "DANN",
+    "DBSCAN",
+    "HFMAML",
+    "Adapt",
+    "Algorithm",
+    "Aliases",
+    "Augmentation",
+    "Backbone",
+    "Benchmark",
+    "Broadcast",
+    "CFinch",
+    "Carry",
+    "Central",
+    "ClassEmbeddings",
+    "Client",
+    "ClientHost",
+    "ClientInfo",
+    "Cluster",
+    "ConfigError",
+    "Count",
+    "DataError",
+    "Diverged",
+    "Embedder",
+    "Engine",
+    "Evaluation",
+    "Experiment",
+    "FaceSet",
+    "FedAvg",
+    "FedFR",
+    "FedFace",
+    "FedGC",
+    "FedPE",
+    "Federation",
+    "Finch",
+    "Firewall",
+    "Gallery",
+    "Gradient",
+    "HFMAMLGlobal",
+    "Interrupted",
+    "KMeans",
+    "LocalSGD",
+    "LocalState",
+    "Margin",
+    "Match",
+    "Message",
+    "MetaSGD",
+    "ModelState",
+    "ModelWithoutBatchNorm",
+    "ModelWithoutStatistics",
+    "Network",
+    "Nothing",
+    "Partition",
+    "PartitionPlan",
+    "PersonaeError",
+    "Pretrain",
+    "PrivateStore",
+    "PublicEmbeddings",
+    "QFedAvg",
+    "QuorumLost",
+    "Recipe",
+    "Recogniser",
+    "Reply",
+    "RunResult",
+    "Samples",
+    "Scalars",
+    "Server",
+    "ServerState",
+    "Stage",
+    "StopRun",
+    "Threshold",
+    "Transport",
+    "Tune",
+    "Unsupervised",
+    "embed",
+    "enroll",
+    "evaluate",
+    "export_model",
+    "load_experiment",
+    "load_model",
+    "load_weights",
+    "local_transport",
+    "open_faces",
+    "open_gallery",
+    "read_face",
+    "read_person",
+    "run_experiment",
+    "synthetic_faces",
+    "threshold_at",
+]

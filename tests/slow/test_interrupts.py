@@ -1,0 +1,32 @@
+"""Ctrl-C at very many moments of a run, from the first import to the report."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from interrupting import EXPERIMENT, interrupt, require_orderly, start
+from killing import results
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_interrupts_at_very_many_moments(tmp_path: Path, faces_cache: Path, workers: str):
+    experiment, out, whole = tmp_path / "tiny.toml", tmp_path / "run", tmp_path / "whole"
+    experiment.write_text(EXPERIMENT)
+    command = ["run", str(experiment), "--workers", workers, "--resume", "--out"]
+    began = time.monotonic()
+    assert start([*command, str(whole)], faces_cache).wait(120) == 0
+    lasted, codes = time.monotonic() - began, set[int]()
+    for number in range(25):
+        began = time.monotonic()
+        ended = interrupt([*command, str(out)], faces_cache, lambda: time.monotonic() > began + number * lasted / 24)
+        codes.add(ended.code)
+        if ended.code:
+            require_orderly(ended)
+        assert "Traceback" not in ended.said
+    assert codes >= {5}
+    assert codes <= {0, 5}  # it may be done before
+    assert start([*command, str(out)], faces_cache).wait(120) == 0
+    assert results(out) == results(whole)
