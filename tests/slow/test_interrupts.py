@@ -1,6 +1,7 @@
 """Ctrl-C at very many moments of a run, from the first import to the report."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ from interrupting import EXPERIMENT, interrupt, require_orderly, start
 from killing import results
 
 pytestmark = pytest.mark.slow
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    due = time.monotonic() + seconds
+    return lambda: time.monotonic() > due
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -20,8 +26,7 @@ def test_interrupts_at_very_many_moments(tmp_path: Path, faces_cache: Path, work
     assert start([*command, str(whole)], faces_cache).wait(120) == 0
     lasted, codes = time.monotonic() - began, set[int]()
     for number in range(25):
-        began = time.monotonic()
-        ended = interrupt([*command, str(out)], faces_cache, lambda: time.monotonic() > began + number * lasted / 24)
+        ended = interrupt([*command, str(out)], faces_cache, after(number * lasted / 24))
         codes.add(ended.code)
         if ended.code:
             require_orderly(ended)

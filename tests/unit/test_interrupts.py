@@ -24,8 +24,8 @@ def test_interrupts_at_any_stage_of_a_run_end_it_and_it_goes_on_to_the_same_bits
     began = time.monotonic()
     moments = {
         "imports": lambda: time.monotonic() > began + 0.5,
-        "workers start": lambda: (out / "config.json").exists(),
-        "rounds": lambda: (out / "checkpoints" / "latest.safetensors").exists(),
+        "workers start": (out / "config.json").exists,
+        "rounds": (out / "checkpoints" / "latest.safetensors").exists,
     }
     for name, moment in moments.items():
         ended = interrupt([*command, str(out)], faces_cache, moment)

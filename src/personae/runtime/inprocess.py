@@ -207,6 +207,7 @@ class WorkerProcesses:
             process.join(timeout=max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()  # what it was doing is not waited for any more
+                process.join()
         self._workers.clear()
 
     def _answer(self, content: bytes, request: Request) -> Answer | Failure:
