@@ -33,7 +33,7 @@ from crowd import NETWORKS, Crowd, random_pixels
 from personae.deployment.certs import make_certificates
 from personae.deployment.processes import free_port
 
-PERSONAE = [sys.executable, "-c", "from personae.cli import main; main()"]
+PERSONAE = [sys.executable, "-c", "from personae.__main__ import main; main()"]
 MARK = "PERSONAE_BENCHMARK"
 EXPERIMENT = """
 name = "benchmark"

@@ -24,7 +24,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.transport import Answer, Failure, Request
 
-PERSONAE = [sys.executable, "-c", "from personae.cli import main; main()"]
+PERSONAE = [sys.executable, "-c", "from personae.__main__ import main; main()"]
 Places = Container[tuple[str, int]]  # clients and rounds
 PATIENCE = 600.0  # seconds for anything to happen on a machine with other things to do
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from personae.cli import main
+from personae.__main__ import main
 from personae.deployment.gate import Gate
 
 passed_on = Gate._pass_on

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from personae.cli import main
+from personae.__main__ import main
 from personae.core import wire
 from personae.deployment import desk
 from personae.runtime import frames
