@@ -148,11 +148,14 @@ def test_a_federated_stage_that_ends_below_its_start_is_told(tmp_path: Path):
 
 def test_a_stage_is_compared_with_what_it_began_with(tmp_path: Path):
     figures = {
-        "pretrain": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.6}],  # the server's own: no federated stage
+        "pretrain": [
+            {"heldout/tar@1e-03": 0.9},
+            {"heldout/tar@1e-03": 0.6, "heldout/tar@1e-04": 0.01},
+        ],  # the server's own: no federated stage
         "better": [{}, {"heldout/tar@1e-03": 0.7}],
         "worse": [{}, {"heldout/tar@1e-03": 0.5}],
         "scratch": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.89}],
-        "alike": [{}, {"heldout/tar@1e-03": 0.5997}],
+        "alike": [{}, {"heldout/tar@1e-03": 0.5997, "heldout/tar@1e-04": 0.0}],
     }
     after = {"pretrain": None, "better": "pretrain", "worse": "pretrain", "scratch": None, "alike": "pretrain"}
     told = warnings_of(read_run(write_run(tmp_path, figures, after)))

@@ -7,6 +7,7 @@ from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, st
 
 TOLD = 0.0005  # a fall that one decimal of a percentage does not show is none
 RATE = "tar@"
+ENOUGH = 0.1  # a rate below is of a few pairs, and its fall is chance
 
 
 def warnings_of(run: Run) -> list[str]:
@@ -37,8 +38,8 @@ def _fall(run: Run, stage: Stage) -> Iterator[str]:
 
 
 def _main_figures(metrics: Metrics) -> Iterator[str]:
-    """Of each benchmark the strictest rate at which it accepts anybody; of clients only where there is no benchmark."""
-    rates = [name for name in metrics if RATE in name and not name.endswith(DEVIATION) and metrics[name] > 0]
+    """Of each benchmark the strictest rate at which enough are accepted; of clients only where there is no benchmark."""
+    rates = [name for name in metrics if RATE in name and not name.endswith(DEVIATION) and metrics[name] >= ENOUGH]
     chosen = [name for name in rates if not name.startswith(CLIENTS)] or rates
     for place in dict.fromkeys(name.rpartition("/")[0] for name in chosen):
         at_place = (name for name in chosen if name.rpartition("/")[0] == place)
