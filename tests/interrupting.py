@@ -24,11 +24,16 @@ name = "federate"
 rounds = 4
 algorithm = { name = "fedpe", training = { epochs = 1, lr = 0.01 } }
 """
-# As in a shell's foreground: tests that run in its background inherit that interrupts are ignored.
-COMMAND = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); print('up', flush=True); "
-    "from personae.__main__ import main; main()"
-)
+# As in a shell's foreground: tests that run in its background inherit that interrupts are ignored. It says when it
+# listens: before, there is only the start of Python.
+COMMAND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from personae import __main__ as command
+listen = command.listen
+command.listen = lambda: (listen(), print("up", flush=True))
+command.main()
+"""
 SECONDS = 5 + 5  # that it is given, and for a machine that is busy
 
 

@@ -38,7 +38,7 @@ def _fall(run: Run, stage: Stage) -> Iterator[str]:
 
 
 def _main_figures(metrics: Metrics) -> Iterator[str]:
-    """Of each benchmark the strictest rate at which enough are accepted; of clients only where there is no benchmark."""
+    """Of each benchmark the strictest rate that accepts enough; of clients only where there is no benchmark."""
     rates = [name for name in metrics if RATE in name and not name.endswith(DEVIATION) and metrics[name] >= ENOUGH]
     chosen = [name for name in rates if not name.startswith(CLIENTS)] or rates
     for place in dict.fromkeys(name.rpartition("/")[0] for name in chosen):
