@@ -8,7 +8,7 @@ import pytest
 import personae
 
 PACKAGE = Path(personae.__file__).parent
-EVERYWHERE = {"errors", "files", "progress", "version", "words"}
+EVERYWHERE = {"errors", "files", "interrupts", "progress", "version", "words"}
 BELOW = {
     "core": set(),
     "models": set(),
