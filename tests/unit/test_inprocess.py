@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from personae import interrupts
 from personae.core.algorithm import ClientInfo
 from personae.core.message import Broadcast, Trouble
 from personae.core.payload import FailureCode
@@ -185,8 +186,10 @@ def test_a_broadcast_of_another_kind_is_a_failure(rehearsal: Rehearsal):
     assert answer == Answer(ClientInfo("ann", 0), Trouble(failure=FailureCode(Problem.INTERNAL)))
 
 
-def test_processes_that_are_started_never_hear_an_interrupt():
+def test_processes_that_are_started_never_hear_an_interrupt(monkeypatch: pytest.MonkeyPatch):
     """And the one that comes while they are started is not lost."""
+    for name, value in {"at_work": True, "heard": False, "waiting": False}.items():
+        monkeypatch.setattr(interrupts._Ear, name, value)
     question = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('deaf')"
     said = []
 
@@ -195,7 +198,7 @@ def test_processes_that_are_started_never_hear_an_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
             said.append(subprocess.check_output([sys.executable, "-c", question], text=True))
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
+    handler = signal.signal(signal.SIGINT, interrupts._hear)
     try:
         with pytest.raises(KeyboardInterrupt):
             interrupted_while_starting()
