@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from rich import box
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -337,11 +338,10 @@ def algorithm(name: str, as_json: bool) -> None:
         _print_json([dataclasses.asdict(each) for each in parameters(kind)])
         return
     _line(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or first_line(kind)))
-    table = Table("parameter", "is", "default", "meaning", box=box.SIMPLE_HEAD)
     for each in parameters(kind):
-        default = json.dumps(each.default) if each.default is not None else ""
-        table.add_row(*map(Text, (each.key, each.kind, default, each.meaning)))
-    output.print(table)
+        default = f"; default {json.dumps(each.default)}" if each.default is not None else ""
+        _line(f"\n  {each.key}  {each.kind}{default}")
+        output.print(Padding(Text(each.meaning), (0, 0, 0, 6)))
 
 
 def disclosure(as_markdown: bool, as_json: bool) -> None:
@@ -366,10 +366,10 @@ def findings(found: Sequence[Finding], as_json: bool) -> None:
     if as_json:
         _print_json([dataclasses.asdict(finding) for finding in found])
         return
-    table = Table("", "found", "advice")
+    table = Table("", "found")
     for finding in found:
-        cells = map(Text, (finding.subject, finding.state, finding.advice))
-        table.add_row(*cells, style=None if finding.good else "yellow")
+        cells = (finding.subject, "\n".join(filter(None, (finding.state, finding.advice))))
+        table.add_row(*map(Text, cells), style=None if finding.good else "yellow")
     output.print(table)
 
 

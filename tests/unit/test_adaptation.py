@@ -249,7 +249,8 @@ def test_pseudo_labels_are_clusters_of_embeddings_and_nothing_else():
     def embedder(images: torch.Tensor) -> torch.Tensor:
         return vectors[: len(images)]
 
-    labels = pseudo_labels(faces, embedder, CFinch(distance=0.3), 2, source())
+    labels, shape = pseudo_labels(faces, embedder, CFinch(distance=0.3), 2, source())
+    assert (shape.count, shape.largest, shape.outside) == (3, 4, pytest.approx(1 / 12))
     assert labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, -1, 0, 1]
     empty = random_faces(1, 0, 0)
     with pytest.raises(DataError, match="no image to cluster"):

@@ -107,9 +107,9 @@ def test_only_float32_networks_are_taken():
 
 def test_flatten_names_what_does_not_fit(layout: Layout):
     entries = layout.views(torch.zeros(layout.size))
-    with pytest.raises(ValueError, match=r"1 entries are missing, 4\.bias first"):
+    with pytest.raises(ValueError, match=r"1 entry is missing, 4\.bias first"):
         layout.flatten({name: entry for name, entry in entries.items() if name != "4.bias"})
-    with pytest.raises(ValueError, match="1 entries are unknown, extra first"):
+    with pytest.raises(ValueError, match="1 entry is unknown, extra first"):
         layout.flatten({**entries, "extra": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"4\.bias has shape \(9,\), expected \(8,\)"):
         layout.flatten({**entries, "4.bias": torch.zeros(9)})

@@ -37,7 +37,7 @@ REJECTED = {
     "huge": "too long to measure",
     "0": "it claims 0 samples",
     "-3": "it claims -3 samples",
-    "100000001": "it claims 100000001 samples",
+    "100000001": "it claims 100,000,001 samples",
     "99999999": "times the round's median of samples",
     "other layout": "of another network: 12 entries are missing, 0.weight first",
 }

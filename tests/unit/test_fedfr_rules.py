@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from personae.algorithms import ALGORITHMS, Adapt, Central, FedFR, FedPE, Pretrain
 from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
-from personae.core.algorithm import ClientInfo, Reply
+from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.rng import generator
 from personae.core.wire import payload_bytes
@@ -111,12 +111,13 @@ def test_adaptation_continues_with_the_phi_of_the_run_before(tmp_path: Path):
 
 def test_a_reply_without_phi_leaves_it_as_it_is_known(tmp_path: Path):
     backbone = rehearse(tmp_path, fedfr()).federation.backbone()
+    server = Server(backbone.state(), backbone, None, None, torch.Generator(), round=1, rounds=1)
     known = PublicEmbeddings(torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
     state = federating.State(model=backbone.state(), public=known)
     up = federating.Up(model=state.model, public=None, samples=Count(3), training=Scalars({}))
     moved = replace(up, public=PublicEmbeddings(known.rows + 1))
     replies = [Reply(ClientInfo(name, at), each) for at, (name, each) in enumerate({"ann": up, "bob": moved}.items())]
-    merged = FedFR().merge(state, iter(replies), None)
+    merged = FedFR().merge(state, iter(replies), server)
     assert torch.allclose(merged.public.rows, known.rows + 0.5)
     assert torch.equal(merged.model.flat, state.model.flat)
 
@@ -316,8 +317,9 @@ def test_without_public_faces_it_says_what_to_do(tmp_path: Path):
 def test_a_client_without_public_faces_is_named(tmp_path: Path):
     run = rehearse(tmp_path, fedfr())
     transport = SameProcess(replace(run.federation, public=None))
-    with pytest.raises(QuorumLost, match="ann has no public faces to train with"):
+    with pytest.raises(QuorumLost, match="ann: it cannot carry out this experiment as it is set up"):
         run.run(transport)
+    assert "ann has no public faces to train with" in (run.federation.private / "problems.log").read_text()
 
 
 class Alone(Crowd):

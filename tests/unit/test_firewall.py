@@ -56,7 +56,7 @@ def test_class_embeddings_of_another_width_are_refused(backbone: Backbone, firew
 
 @pytest.mark.parametrize("count", [0, -1, -(10**9), 100_000_001, 10**18])
 def test_absurd_counts_are_refused(up: Up, backbone: Backbone, count: int):
-    assert Firewall().problem(replace(up, samples=Count(count)), backbone) == f"it claims {count} samples"
+    assert Firewall().problem(replace(up, samples=Count(count)), backbone) == f"it claims {count:,} samples"
 
 
 @pytest.mark.parametrize("firewall", [Firewall(), Firewall(enabled=False)])
@@ -69,7 +69,7 @@ def test_models_of_another_network_are_refused_even_where_it_is_switched_off(
     layout = backbone.layout
     assert problem(layout) is None
     renamed = replace(layout, names=("other", *layout.names[1:]))
-    assert problem(renamed) == "its model is of another network: 1 entries are missing, 0.weight first"
+    assert problem(renamed) == "its model is of another network: 1 entry is missing, 0.weight first"
     turned = Layout(layout.names[::-1], layout.shapes[::-1], layout.trainable)
     assert problem(turned) == "its model is of another network: its entries are in another order"
 

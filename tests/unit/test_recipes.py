@@ -1,5 +1,6 @@
 """The experiments that come with the package, as a user finds and runs them."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -30,11 +31,13 @@ def personae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Personae:
 def test_every_recipe_is_listed_with_a_line_of_its_own(personae: Personae) -> None:
     ended = personae("recipes")
     assert ended.exit_code == 0
+    told = json.loads(personae("recipes", "--json").stdout)
     for path in RECIPES.rglob("*.toml"):
         name, text = path.relative_to(RECIPES).with_suffix("").as_posix(), summary(path)
         assert 20 < len(text) <= 100, name
         assert text.endswith("."), name
-        assert any(name in line and text in line for line in ended.stdout.splitlines()), name
+        assert told[name] == text
+        assert any(line.split()[:1] == [name] for line in ended.stdout.splitlines()), name
     assert list(recipes())[:2] == ["demo", "quick"]
 
 

@@ -91,5 +91,5 @@ def test_a_new_run_removes_nothing_but_what_a_failed_start_left(experiment: Expe
 def test_the_run_of_another_experiment_is_refused_and_what_differs_is_named(experiment: Experiment, tmp_path: Path):
     RunDirectory.create(tmp_path / "run", experiment.resolved(), experiment.recipe, {}).close()
     other = load_experiment(RECIPE, [*SETTINGS, "stages.federate.algorithm.training.lr=0.03"])
-    with pytest.raises(ConfigError, match=r"stages\.1\.algorithm\.training\.lr was 0\.02 and is 0\.03"):
+    with pytest.raises(ConfigError, match=r"stages\.federate\.algorithm\.training\.lr was 0\.02 and is 0\.03"):
         RunDirectory.reopen(tmp_path / "run", other.resolved())

@@ -159,7 +159,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(checkpoints: Checkpoints, tmp_p
 def test_a_checkpoint_of_another_network_is_damaged(checkpoints: Checkpoints, layout: Layout):
     other = Layout(layout.names[1:], layout.shapes[1:], layout.trainable - 1)
     Checkpoints(checkpoints.folder, "this", STAGES, other).save(STAGES[0], 1, state(other, 1), {}, {})
-    with pytest.raises(DataError, match=r"this checkpoint is damaged .*1 entries are missing"):
+    with pytest.raises(DataError, match=r"this checkpoint is damaged .*1 entry is missing"):
         checkpoints.latest()
 
 

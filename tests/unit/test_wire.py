@@ -99,8 +99,8 @@ def altered(update: Update, change) -> Packet:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda p: p.arrays.pop("model/0.weight"), "model: 1 entries are missing, 0.weight first"),
-        (lambda p: p.arrays.update({"model/x": torch.zeros(1)}), "model: 1 entries are unknown, x first"),
+        (lambda p: p.arrays.pop("model/0.weight"), "model: 1 entry is missing, 0.weight first"),
+        (lambda p: p.arrays.update({"model/x": torch.zeros(1)}), "model: 1 entry is unknown, x first"),
         (lambda p: p.arrays.update({"model/0.weight": torch.zeros(4, 3, 3)}), "0.weight has shape"),
         (lambda p: p.arrays.update({"model/0.weight": p.arrays["model/0.weight"].double()}), "torch.float64, expected"),
         (lambda p: p.arrays.update({"model/0.weight": p.arrays["model/0.weight"].long()}), "torch.int64, expected"),
@@ -129,7 +129,7 @@ def test_anything_missing_surplus_or_different_is_refused_by_name(update: Update
 
 def test_a_model_of_another_network_is_refused(update: Update, layout: Layout):
     other = Layout(layout.names[:-1], layout.shapes[:-1], layout.trainable)
-    with pytest.raises(WireError, match="1 entries are unknown"):
+    with pytest.raises(WireError, match="1 entry is unknown"):
         wire.decode(Update, wire.encode(update), other)
 
 
