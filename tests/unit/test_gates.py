@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from personae import screen
+from personae.console import output
 from personae.reproduce.claims import Above, Claim, Comparison, Gate, Near, Rising
 from personae.reproduce.confusion import Crowd
 from personae.reproduce.findings import Finding, find
@@ -103,7 +104,7 @@ def test_the_gate_and_its_figure_are_on_the_page_in_the_file_and_on_screen(
     row = "| T-1 | there is something to gain | oracle > 90% + 1 | oracle 90.50 ± 0.50 | no |"
     assert row in markdown([finding], ABOUT)
     assert row in (tmp_path / "claims.md").read_text()
-    monkeypatch.setattr(screen.output, "_width", 160)
+    monkeypatch.setattr(output, "_width", 160)
     screen.findings_of_claims(Reproduction((finding,), ()), tmp_path, as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
     assert "gate: there is something to gain (oracle > 90% + 1)" in shown

@@ -37,6 +37,20 @@ BELOW = {
     "deployment": {"core", "data", "experiment", "privacy", "runtime"},
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "recipes": set(),  # experiments, no code
+    "screen": {
+        "algorithms",
+        "console",
+        "core",
+        "data",
+        "doctor",
+        "evaluation",
+        "experiment",
+        "parts",
+        "privacy",
+        "recognition",
+        "report",
+        "reproduce",
+    },
     "commands": {
         "algorithms",
         "console",
@@ -50,6 +64,9 @@ BELOW = {
         "privacy",
         "recognition",
         "report",
+        "reproduce",
+        "runtime",
+        "screen",
     },
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }

@@ -22,9 +22,10 @@ from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
-from personae.experiment.config import SYNTHETIC, Experiment
+from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory, has_begun
 from personae.experiment.rundir import environment as surroundings
+from personae.experiment.sources import SYNTHETIC
 from personae.files import write_text
 from personae.progress import unheard
 

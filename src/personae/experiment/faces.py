@@ -14,9 +14,10 @@ from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import SYNTHETIC, Experiment, Source
+from personae.experiment.config import Experiment
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
+from personae.experiment.sources import SYNTHETIC, Source
 from personae.progress import Notify, Progress, silent, unheard
 from personae.runtime.federation import ClientFaces
 

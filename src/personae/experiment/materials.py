@@ -17,7 +17,8 @@ from personae.data.unlabelled import without_labels
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
-from personae.experiment.config import SYNTHETIC, Experiment, Source
+from personae.experiment.config import Experiment
+from personae.experiment.sources import SYNTHETIC, Source
 from personae.progress import Notify, Progress, silent, unheard
 
 

@@ -20,7 +20,8 @@ from personae.core.payload import (
 )
 from personae.core.stage import predecessors
 from personae.data import PartitionPlan
-from personae.experiment.config import SYNTHETIC, Experiment
+from personae.experiment.config import Experiment
+from personae.experiment.sources import SYNTHETIC
 from personae.files import write_text
 from personae.privacy.disclosure import warning
 from personae.report.records import Run

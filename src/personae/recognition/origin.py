@@ -10,10 +10,11 @@ from personae.core.samples import Samples, is_labelled
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark, EvaluationProtocol
 from personae.experiment.assess import finished_stage
-from personae.experiment.config import SYNTHETIC, Experiment, parse_experiment
+from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.home import OwnRun, is_home, own_run
 from personae.experiment.materials import Materials
 from personae.experiment.personal import faces_of
+from personae.experiment.sources import SYNTHETIC
 from personae.progress import Notify, Progress, unheard
 from personae.recognition import card as cards
 from personae.report.records import Run, is_networked, read_run

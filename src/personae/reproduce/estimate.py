@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from personae.core.stage import Stage
-from personae.experiment.config import Experiment, Source
+from personae.experiment.config import Experiment
 from personae.experiment.forecast import asked
+from personae.experiment.sources import Source
 from personae.parts.local_sgd import LocalSGD
 from personae.report.records import read_run
 from personae.reproduce.plan import Job

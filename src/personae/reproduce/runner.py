@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
-from personae.experiment.config import Experiment, Source
+from personae.experiment.config import Experiment
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
+from personae.experiment.sources import Source
 from personae.interrupts import deaf_children
 from personae.progress import Progress, silent, unheard
 from personae.reproduce.estimate import estimate

@@ -1,0 +1,167 @@
+"""Models on faces: evaluate them on benchmarks, or divide faces by identity with them."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.commands.options import (
+    Align,
+    AsJson,
+    AsTheyAre,
+    BackboneName,
+    ClientName,
+    Device,
+    EmbeddingSize,
+    IdentityLevel,
+    ImageSize,
+    Mirror,
+    Missed,
+    Model,
+    OwnData,
+    Personal,
+    RawPixels,
+    RunName,
+    SkipUnreadable,
+    StageName,
+    Unlabelled,
+    check_device,
+    handling_of,
+    network_of,
+    protocols_of,
+)
+from personae.console import meter, notify
+from personae.data import default_cache
+from personae.errors import Interrupted
+from personae.evaluation.suite import evaluate as evaluate_all
+from personae.experiment.assess import load_model
+from personae.experiment.clusters import cluster_faces, clustering_of
+from personae.files import require_place
+from personae.recognition.threshold import save_evaluation
+from personae.report.evaluation_page import write_evaluation
+
+app = typer.Typer()
+
+
+class Clusterer(StrEnum):
+    c_finch = "c-finch"
+    finch = "finch"
+    k_means = "k-means"
+    dbscan = "dbscan"
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    on: Annotated[
+        list[str],
+        typer.Option(
+            "--on",
+            metavar="[NAME=]PATH",
+            help="A benchmark (lfw, calfw, cplfw, sllfw, cfpfp, cfpff, agedb30, vgg2fp, rfw, ijba, ijbb, ijbc,"
+            " megaface), or any faces: a folder, a zip, a list, a .bin of pairs.",
+        ),
+    ],
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
+    client: ClientName = None,
+    of_run: RunName = None,
+    personal: Personal = False,
+    own_data: OwnData = None,
+    mirror: Mirror = True,
+    raw_pixels: RawPixels = False,
+    resamples: Annotated[int, typer.Option(min=0, help="Of the confidence intervals; 0 for none.")] = 200,
+    use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
+    report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write it for enroll and the like.")] = None,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
+    check_device(device)
+    for target in filter(None, (report, save)):
+        require_place(target)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
+    given = network_of(backbone, embedding, size)
+    loaded = load_model(
+        model,
+        stage,
+        given,
+        client=client,
+        run=of_run,
+        personal=personal,
+        data=own_data,
+        mirror=mirror,
+        raw=raw_pixels,
+        size=size,
+        device=device,
+        progress=meter,
+        notify=notify,
+    )
+    protocols = protocols_of(on, loaded, far, resamples, handling)
+    cache = default_cache() / "embeddings" if use_cache else None
+    try:
+        found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; sets that were embedded whole are kept, and the same command goes on") from None
+    if save:
+        save_evaluation(save, loaded, found)
+    if report:
+        write_evaluation(report, model.name, found)
+    screen.benchmarks(found, report, as_json)
+
+
+@app.command()
+def cluster(
+    model: Model,
+    on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
+    out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
+    method: Annotated[Clusterer, typer.Option(help="How.")] = Clusterer.c_finch,
+    distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
+    metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
+    level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
+    centroids: Annotated[str | None, typer.Option(help="c-finch, finch: means of clusters, unit or mean.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="c-finch, finch: exact, faiss or auto: faiss beyond 200,000 images.")
+    ] = None,
+    clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
+    images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
+    radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
+    neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
+    min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
+    seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
+    unlabelled: Unlabelled = False,
+    stage: StageName = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Divide faces by identity, without labels; write who is with whom, and a picture of the clusters."""
+    check_device(device)
+    options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
+    options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
+    way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
+    loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device, notify=notify)
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
+    found = cluster_faces(
+        loaded, on, way, min_images, seed=seed, unlabelled=unlabelled, progress=meter, notify=notify, **handling
+    )
+    found.write(out)
+    screen.clusters(found, out, as_json)

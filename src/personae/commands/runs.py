@@ -1,0 +1,198 @@
+"""Runs: the demo, an experiment, the claims of a paper, and the report of a run."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.commands.options import (
+    Align,
+    AsJson,
+    AsTheyAre,
+    Device,
+    ExperimentFile,
+    IdentityLevel,
+    Missed,
+    Settings,
+    SkipUnreadable,
+    Variant,
+    Without,
+    Workers,
+    check_device,
+    handling_of,
+    options_of,
+    tell_what_leaves,
+)
+from personae.console import meter, notify
+from personae.core.acceleration import Acceleration
+from personae.errors import Interrupted, OutOfTime
+from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.forecast import forecast
+from personae.experiment.materials import Materials
+from personae.experiment.run import run_experiment
+from personae.experiment.rundir import is_taken
+from personae.interrupts import interruptible
+from personae.report.html import write_report
+from personae.reproduce.reproduce import find_system, reproduce
+from personae.reproduce.runner import Runner
+from personae.reproduce.systems import SYSTEMS
+from personae.runtime.inprocess import STREAMS, available_cores
+
+app = typer.Typer()
+
+
+class Scale(StrEnum):
+    small = "small"
+    large = "large"
+    paper = "paper"
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+    ] = False,
+    workers: Workers = None,
+) -> None:
+    """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
+    experiment = load_experiment("demo")
+    usual = Path("runs/demo")
+    folder = out or (usual if resume else _free(usual))
+    _execute(experiment, folder, resume=resume, workers=workers, hint=f"personae demo --out {folder} --resume")
+
+
+@app.command()
+def run(
+    path: ExperimentFile,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
+    settings: Settings = None,
+    variant: Variant = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
+    skip_unreadable: SkipUnreadable = False,
+    align: Align = False,
+    missed: Missed = None,
+    as_they_are: AsTheyAre = False,
+    identity_level: IdentityLevel = None,
+    workers: Workers = None,
+    device: Device = "cpu",
+    without: Without = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment."""
+    acceleration = Acceleration().without(without or [])
+    handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
+    experiment = load_experiment(path, settings or [], variant).handled(handling)
+    if dry_run:
+        count = _workers(workers, device)
+        screen.forecast(forecast(Materials(experiment, count, meter, notify=notify), count), as_json)
+        return
+    folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
+    hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
+    hint += "".join(f" --set {item}" for item in settings or [])
+    hint += "".join(f" --without {name}" for name in without or [])
+    hint += options_of(handling)
+    _execute(
+        experiment,
+        folder,
+        resume=resume,
+        workers=workers,
+        device=device,
+        acceleration=acceleration,
+        as_json=as_json,
+        hint=hint,
+    )
+
+
+@app.command(name="reproduce")
+def reproduce_claims(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
+    scale: Annotated[
+        Scale, typer.Option(help="For two cores in minutes, nearer to the paper, or at its numbers.")
+    ] = Scale.small,
+    claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: each has other people.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on; what is finished is not run again.")] = False,
+    budget: Annotated[
+        float | None, typer.Option(metavar="MINUTES", min=0, help="Stop after so long, to be resumed (exit code 5).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or 8 on a GPU.")] = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiments behind a paper's claims, and say which of them hold."""
+    system = find_system(name)
+    folder = out or Path("runs") / f"reproduce-{name}-{scale}"
+    hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
+    hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
+    deadline = None if budget is None else time.monotonic() + 60 * budget
+    try:
+        result = reproduce(
+            system,
+            folder,
+            scale=scale.value,
+            claims=[item.strip() for item in claims.split(",")] if claims else [],
+            seeds=seeds,
+            resume=resume,
+            runner=Runner(_workers(workers, device), device, progress=meter, notify=notify, deadline=deadline),
+            notify=notify,
+        )
+    except (KeyboardInterrupt, OutOfTime) as stop:
+        why = f"the {budget:g} minutes are spent" if isinstance(stop, OutOfTime) else "stopped"
+        raise Interrupted(f"{why}; what is done is in {folder}; continue with: {hint}") from None
+    screen.findings_of_claims(result, folder, as_json)
+
+
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], as_json: AsJson = False
+) -> None:
+    """Write a run's report.html anew, and print its table."""
+    screen.models(path, write_report(path), as_json)
+
+
+def _execute(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    device: str = "cpu",
+    acceleration: Acceleration | None = None,
+    as_json: bool = False,
+    hint: str,
+) -> None:
+    tell_what_leaves(experiment)
+    with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
+        result = run_experiment(
+            experiment,
+            out,
+            resume=resume,
+            workers=_workers(workers, device),
+            device=device,
+            acceleration=acceleration,
+            progress=meter,
+            notify=notify,
+        )
+        screen.models(out, result.report, as_json)
+
+
+def _workers(asked: int | None, device: str) -> int:
+    check_device(device)
+    return asked or (available_cores() if device == "cpu" else STREAMS)
+
+
+def _free(wanted: Path) -> Path:
+    """The folder itself, or with the first number behind it that makes it new."""
+    number, path = 1, wanted
+    while is_taken(path):
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+    return path

@@ -1,0 +1,9 @@
+"""What all sections of an experiment file have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Keys that it does not know are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

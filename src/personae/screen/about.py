@@ -1,0 +1,81 @@
+"""What there is: algorithms, what they let out, and this machine."""
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from personae.algorithms import ALGORITHMS
+from personae.algorithms.others import AVAILABLE
+from personae.console import output
+from personae.doctor import Finding
+from personae.errors import ConfigError
+from personae.experiment.explain import nearest
+from personae.experiment.parameters import first_line, parameters
+from personae.privacy.disclosure import crossings, markdown, warning
+from personae.screen.basics import print_json, say
+
+
+def algorithms(as_json: bool) -> None:
+    """Every algorithm with its hyper-parameters and their defaults."""
+    defaults: dict[str, dict[str, Any]] = {name: dataclasses.asdict(kind()) for name, kind in AVAILABLE.items()}  # type: ignore[call-overload]
+    if as_json:
+        print_json(defaults)
+        return
+    for name, kind in AVAILABLE.items():
+        output.print(f"[bold]{name}[/bold]: {escape(first_line(kind))}")
+        for option, value in defaults[name].items():
+            say(f"  {option} = {json.dumps(value)}")
+    say("personae algorithms NAME explains the parameters of one")
+
+
+def algorithm(name: str, as_json: bool) -> None:
+    """One algorithm: what its file says of it, and each parameter with its type, its default and its meaning."""
+    if name not in AVAILABLE:
+        raise ConfigError(f"there is no algorithm {name!r}{nearest(name, AVAILABLE)}")
+    kind = AVAILABLE[name]
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in parameters(kind)])
+        return
+    say(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or first_line(kind)))
+    for each in parameters(kind):
+        default = f"; default {json.dumps(each.default)}" if each.default is not None else ""
+        say(f"\n  {each.key}  {each.kind}{default}")
+        output.print(Padding(Text(each.meaning), (0, 0, 0, 6)))
+
+
+def disclosure(as_markdown: bool, as_json: bool) -> None:
+    """What each algorithm lets across."""
+    if as_markdown:
+        typer.echo(markdown(ALGORITHMS.values()), nl=False)
+        return
+    crossing = crossings(AVAILABLE.values())
+    if as_json:
+        print_json([dataclasses.asdict(item) for item in crossing])
+        return
+    table = Table("algorithm", "direction", "field", "payload")
+    for item in crossing:
+        table.add_row(item.algorithm, item.direction, item.field, item.payload)
+    output.print(table)
+    for kind in AVAILABLE.values():
+        if text := warning(kind):
+            say(text)
+
+
+def findings(found: Sequence[Finding], as_json: bool) -> None:
+    if as_json:
+        print_json([dataclasses.asdict(finding) for finding in found])
+        return
+    table = Table("", "found")
+    for finding in found:
+        cells = (finding.subject, "\n".join(filter(None, (finding.state, finding.advice))))
+        table.add_row(*map(Text, cells), style=None if finding.good else "yellow")
+    output.print(table)

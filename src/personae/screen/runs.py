@@ -1,0 +1,119 @@
+"""Runs: what came of them, what they will take, and the claims that they decide."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from personae.console import output
+from personae.experiment.forecast import Forecast
+from personae.report.clusters import plain_clusters, print_clusters
+from personae.report.fairness import plain_fairness, print_fairness
+from personae.report.records import read_run
+from personae.report.table import comparison, print_table
+from personae.report.warnings import warnings_of
+from personae.reproduce.pages import COLOURS, chance, difference
+from personae.reproduce.reproduce import Reproduction
+from personae.screen.basics import print_json, say, size_text
+from personae.words import counted
+
+
+def models(run: Path, page: Path, as_json: bool) -> None:
+    """The models of a run side by side, and where its report is."""
+    if as_json:
+        rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
+        judged = {"models": rows, "fairness": plain_fairness(run), "warnings": warnings_of(read_run(run))}
+        judged |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
+        print_json({"run": str(run), "report": str(page), **judged})
+        return
+    print_table(output, run)
+    print_fairness(output, run)
+    print_clusters(output, run)
+    for line in warnings_of(read_run(run)):
+        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
+    say(f"report: {page}")
+
+
+def paths(made: Sequence[Path], as_json: bool) -> None:
+    """Files and folders that a command has made."""
+    if as_json:
+        print_json([str(path) for path in made])
+        return
+    for path in made:
+        say(str(path))
+
+
+def recipes(summaries: Mapping[str, str], as_json: bool) -> None:
+    """The recipes by name, with what each says of itself."""
+    if as_json:
+        print_json(summaries)
+        return
+    table = Table("recipe", "", box=box.SIMPLE_HEAD)
+    for name, text in summaries.items():
+        table.add_row(Text(name), Text(text))
+    output.print(table)
+    say("personae run RECIPE runs one; personae init RECIPE writes it as a file of your own, to edit")
+
+
+def written_experiment(path: Path, command: str) -> None:
+    """Where an experiment file is, and how it runs."""
+    say(f"{path}: edit it, then: personae {command} {path}")
+
+
+def findings_of_claims(result: Reproduction, out: Path, as_json: bool) -> None:
+    """One row a claim and one a comparison, and where the pages are."""
+    if as_json:
+        say((out / "claims.json").read_text().rstrip())
+        return
+    table = Table("claim", "measured", "difference", "p", "verdict", box=box.SIMPLE_HEAD, show_lines=False)
+    for finding in result.findings:
+        style = COLOURS[finding.verdict]
+        figures = "\n".join(f"{item.quantity.label} {item.text}" for item in finding.measured)
+        name = Text(f"{finding.claim.id} {finding.claim.sentence}", style="bold")
+        table.add_row(name, Text(figures), "", "", Text(finding.verdict, style=f"bold {style}"), end_section=False)
+        for situation in finding.situations:
+            gate = Text(f"  gate: {situation.gate.situation} ({situation.gate.condition.text})")
+            state = {True: "passed", False: "not passed", None: "not measured"}[situation.passed]
+            table.add_row(gate, Text(situation.text), "", "", Text(state, style="dim" if situation.passed else style))
+        for part in finding.parts:
+            table.add_row(
+                Text(f"  {part.comparison.text}"),
+                "",
+                difference(part),
+                chance(part),
+                Text(part.verdict, style=COLOURS[part.verdict]),
+            )
+        table.add_section()
+    output.print(table)
+    say(f"tables and plots: {out / 'claims.md'}, {out / 'claims.json'}, {out / 'plots'}")
+
+
+def forecast(found: Forecast, as_json: bool) -> None:
+    """What a run will take."""
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    new = f" ({found.new_clients} of them new)" if found.new_clients else ""
+    unlabelled = f"; {found.unlabelled_clients} of the clients without labels" if found.unlabelled_clients else ""
+    say(f"{counted(found.clients, 'client')}{new}, {counted(found.identities, 'identity')}{unlabelled}")
+    images = f"{counted(found.train_images, 'training image')} and {counted(found.test_images, 'test image')}"
+    say(f"{images}, {size_text(found.pixel_bytes)} of pixels")
+    say(f"{found.parameters:,} parameters, {size_text(found.model_bytes)} a model")
+    say(f"{size_text(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
+    table = Table(title="a round", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("stage", "algorithm"):
+        table.add_column(name, overflow="fold")
+    for name in ("rounds", "clients", "images", "down", "up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    leaving: dict[str, list[str]] = {}
+    for stage in found.stages:
+        counts = map(str, (stage.rounds, stage.clients_per_round, stage.images_per_round))
+        traffic = map(size_text, (stage.bytes_down, stage.bytes_up))
+        table.add_row(stage.name, stage.algorithm, *counts, *traffic)
+        leaving.setdefault(", ".join(stage.leaves) or "nothing", []).append(stage.name)
+    output.print(table)
+    for kinds, stages in leaving.items():
+        say(f"leaves a client in {', '.join(stages)}: {kinds}")
