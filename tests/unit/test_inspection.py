@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from personae.cli import app
 from personae.commands.data import app as commands
 from personae.data import pack_faces
 from personae.data.inspection import inspect_faces
+from personae.errors import DataError
 
 
 def put(root: Path, **people: list[bytes]) -> Path:
@@ -179,3 +181,47 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert json.loads(told.stdout)["shared"] == [["ann/1.png", "bob/2.png"]]
     packed = CliRunner().invoke(app, ["data", "pack", str(path), str(tmp_path / "x.faces"), "--json"])
     assert json.loads(packed.stdout)["images"] == 6
+
+
+def test_all_faults_of_a_list_are_told_and_a_run_is_told_the_first(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    lines = ["0.png ann", "gone.png ann", "1.png bob", "2.png", "../3.png bob", "1.png eve", "0.png ann", "3.png bob"]
+    (tmp_path / "faces.txt").write_text("\n".join(lines) + "\n")
+    found = inspect_faces(tmp_path / "faces.txt")
+    assert (found.images, found.identities) == (3, 2)
+    told = [fault.split(", line ")[1] for fault in found.faults]
+    assert [fault.split(":")[0] for fault in told] == ["4", "5", "2", "6", "7"]
+    for wanted in ("has no label", "leaves the folder", "is missing", "labelled 'eve', but 'bob'", "already listed"):
+        assert any(wanted in fault for fault in told), wanted
+    shown = CliRunner().invoke(commands, ["inspect", str(tmp_path / "faces.txt")])
+    assert shown.stdout.count("to be put right first") == 5
+    with pytest.raises(DataError, match=r"line 4: '2.png' has no label"):
+        pack_faces(tmp_path / "faces.txt", tmp_path / "set.faces", height=16, width=16)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_all_images_that_a_table_names_in_vain_are_told(tmp_path: Path, zipped: bool) -> None:
+    root = tmp_path / "set"
+    (root / "images").mkdir(parents=True)
+    for name in ("a", "b"):
+        (root / "images" / f"{name}.png").write_bytes(picture(ord(name)))
+    (root / "labels.csv").write_text("path,identity\na.png,ann\nx.png,ann\nb.png,bob\ny.png,eve\n")
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+            for file in root.rglob("*.*"):
+                archive.write(file, file.relative_to(root))
+        root = tmp_path / "set.zip"
+    found = inspect_faces(root)
+    assert (found.images, found.identities, len(found.faults)) == (2, 2, 2)
+    assert "line 3" in found.faults[0]
+    assert "x.png" in found.faults[0]
+    assert "y.png" in found.faults[1]
+    with pytest.raises(DataError, match=r"x\.png"):
+        pack_faces(root, tmp_path / "set.faces", height=16, width=16)
+
+
+def test_a_list_that_names_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "faces.txt").write_text("gone.png ann\n")
+    with pytest.raises(DataError, match=r"gone\.png is missing"):
+        inspect_faces(tmp_path / "faces.txt")

@@ -10,7 +10,7 @@ from personae.console import output
 from personae.data.aligned import MISSES, Alignment
 from personae.data.faces import FaceSet
 from personae.data.holdings import Holding
-from personae.data.inspection import Inspection
+from personae.data.inspection import SHOWN, Inspection
 from personae.screen.basics import listed, print_json, say, size_text
 from personae.words import counted
 
@@ -56,8 +56,10 @@ def inspection(found: Inspection, as_json: bool) -> None:
             say(f"{name}: {listed([f'{value} ({count:,})' for value, count in values.items()], name)}")
     if found.turned:
         say(f"photographs that their camera says to turn: {found.turned:,}")
-    for fault in found.faults:
+    for fault in found.faults[:SHOWN]:
         output.print(f"- to be put right first: {fault}", style="red", markup=False, soft_wrap=True)
+    if len(found.faults) > SHOWN:
+        output.print(f"- and {len(found.faults) - SHOWN:,} more to be put right", style="red")
     for problem in (*found.remarks, *found.problems):
         output.print(f"- {problem}", style="yellow", markup=False, soft_wrap=True)
     examples = (

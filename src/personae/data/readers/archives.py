@@ -21,7 +21,7 @@ from personae.data.readers.listing import (
     Listing,
     files_below,
     path_inside,
-    refuse_repetition,
+    sound,
     stamp_below,
     typed_columns,
 )
@@ -45,10 +45,12 @@ def read_archive(file: Path) -> Listing:
             rows = _rows(_text_in(archive, members[LABELS], file), file)
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
-    labels = _checked(rows, file)
-    for path, place in zip(labels.paths, labels.where, strict=True):
+
+    def there(path: str, where: str) -> None:
         if f"{IMAGES}/{path}" not in members:
-            raise DataError(f"{place}: {IMAGES}/{path} is not in the zip; add it or remove the line")
+            raise DataError(f"{where}: {IMAGES}/{path} is not in the zip; add it or remove the line")
+
+    labels = _checked(rows, file, there)
     return Listing(
         source=file,
         paths=labels.paths,
@@ -56,6 +58,7 @@ def read_archive(file: Path) -> Listing:
         stamp=_stamp(file),
         opened=_opened(file, [members[f"{IMAGES}/{path}"] for path in labels.paths]),
         columns=labels.columns,
+        faults=labels.faults,
     )
 
 
@@ -127,39 +130,45 @@ def read_unpacked(root: Path) -> Listing:
     """What a zip would hold, in a folder."""
     if (root / LABELS).stat().st_size > _MAX_LABELS:
         raise DataError(f"{root}: {LABELS} has more than {_MAX_LABELS:,} bytes; such a table is not read")
-    labels = _checked(_rows((root / LABELS).read_bytes(), root), root)
-    places = zip(labels.paths, labels.where, strict=True)
+    rows = _rows((root / LABELS).read_bytes(), root)
+    labels = _checked(rows, root, lambda path, where: stamp_below(root, f"{IMAGES}/{path}", where))
     return Listing(
         source=root,
         paths=labels.paths,
         labels=labels.people,
-        stamp=repr([stamp_below(root, f"{IMAGES}/{path}", place) for path, place in places]),
+        stamp=repr(labels.stamps),
         opened=files_below(root / IMAGES, labels.paths),
         columns=labels.columns,
+        faults=labels.faults,
     )
 
 
 @dataclass(frozen=True)
 class _Labels:
-    """The table, column by column, and where each line of it is."""
+    """The table, column by column, without the lines that are at fault."""
 
-    where: tuple[str, ...]
     paths: tuple[str, ...]
     people: tuple[str, ...]
     columns: dict[str, NDArray[Any]]
+    stamps: list[Any]
+    faults: tuple[str, ...]
 
 
-def _checked(rows: list[Row], source: Path) -> _Labels:
+def _checked(rows: list[Row], source: Path, stamp: Callable[[str, str], Any]) -> _Labels:
     if not rows:
         raise DataError(f"{source}: {LABELS} lists no images; write one line per image below its header")
     where = [f"{source}, {LABELS} line {row['line']}" for row in rows]
-    paths = tuple(path_inside(row["path"], place) for row, place in zip(rows, where, strict=True))
-    people = tuple(row["identity"] for row in rows)
-    refuse_repetition(zip(where, paths, people, strict=True))
+    paths = [path_inside(row["path"], place) for row, place in zip(rows, where, strict=True)]
+    people = [row["identity"] for row in rows]
+    good = sound(list(zip(where, paths, people, strict=True)), stamp)
     _refuse_contradiction(rows, where)
     others = rows[0].keys() - {"path", "identity", "label", "line"}
     return _Labels(
-        tuple(where), paths, people, typed_columns({name: [row[name].strip() for row in rows] for name in others})
+        tuple(paths[position] for position in good.positions),
+        tuple(people[position] for position in good.positions),
+        typed_columns({name: [rows[position][name].strip() for position in good.positions] for name in others}),
+        good.stamps,
+        good.faults,
     )
 
 

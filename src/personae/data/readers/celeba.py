@@ -6,6 +6,7 @@ the split. Each may lie in the folder itself or in `Anno` and `Eval` below it, t
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from personae.data.readers.listing import (
     files_below,
     lines_of,
     path_inside,
-    refuse_repetition,
+    sound,
     stamp_below,
 )
 from personae.errors import DataError
@@ -43,16 +44,18 @@ def read_celeba(root: Path) -> Listing:
     entries = [(where, path_inside(words[0], where), words[1]) for where, words in _lines(file, 0, 2)]
     if not entries:
         raise DataError(f"{file}: it lists no images; restore it from the distribution")
-    refuse_repetition(entries)
-    paths = tuple(path for _, path, _ in entries)
+    good = sound(entries, partial(stamp_below, images))
+    kept = [entries[position] for position in good.positions]
+    paths = tuple(path for _, path, _ in kept)
     return Listing(
         source=root,
         paths=paths,
-        labels=tuple(label for _, _, label in entries),
-        stamp=repr([stamp_below(images, path, where) for where, path, _ in entries]),
+        labels=tuple(label for _, _, label in kept),
+        stamp=repr(good.stamps),
         opened=files_below(images, paths),
         columns=_attributes(root, paths) | _splits(root, paths),
         upright=True,
+        faults=good.faults,
     )
 
 

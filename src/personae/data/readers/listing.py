@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -66,16 +66,41 @@ def refuse_outside_link(file: Path, root: Path, where: str) -> None:
         raise DataError(link_leaves(file, root, where))
 
 
-def refuse_repetition(entries: Iterable[tuple[str, str, str]]) -> None:
-    """Of (where, path, label): a path is labelled once."""
+Entry = tuple[str, str, str]  # where it is listed, the path, and the label
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Of a list, the positions of what is there, each image once, with the stamps of the files; and the faults."""
+
+    positions: list[int]
+    stamps: list[Any]
+    faults: tuple[str, ...]
+
+
+def sound(entries: Sequence[Entry], stamp: Callable[[str, str], Any]) -> Sound:
+    """`stamp` gives a path's, with where it is listed; it raises DataError where there is no such image."""
     seen: dict[str, tuple[str, str]] = {}
-    for where, path, label in entries:
-        if path in seen:
-            before, other = seen[path]
-            if other != label:
-                raise DataError(f"{where}: {path} is labelled {label!r}, but {other!r} at {before}; keep the right one")
-            raise DataError(f"{where}: {path} is already listed at {before}; remove one of the two lines")
-        seen[path] = where, label
+    found = Sound([], [], ())
+    faults: list[str] = []
+    for position, (where, path, label) in enumerate(entries):
+        try:
+            if path in seen:
+                raise DataError(_again(where, path, label, *seen[path]))
+            seen[path] = where, label
+            found.stamps.append(stamp(path, where))
+            found.positions.append(position)
+        except DataError as fault:
+            faults.append(str(fault))
+    if faults and not found.positions:
+        raise DataError(faults[0])
+    return replace(found, faults=tuple(faults))
+
+
+def _again(where: str, path: str, label: str, before: str, other: str) -> str:
+    if other != label:
+        return f"{where}: {path} is labelled {label!r}, but {other!r} at {before}; keep the right one"
+    return f"{where}: {path} is already listed at {before}; remove one of the two lines"
 
 
 def read_file(file: Path) -> bytes:

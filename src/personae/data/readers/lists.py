@@ -5,17 +5,19 @@ labels are not read, a line may be a path alone.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from personae.data.images import HEIC
 from personae.data.images import SUFFIXES as IMAGES
 from personae.data.readers.listing import (
     OR_UNLABELLED,
+    Entry,
     Listing,
     files_below,
     lines_of,
     path_inside,
-    refuse_repetition,
+    sound,
     stamp_below,
 )
 from personae.errors import DataError
@@ -24,21 +26,29 @@ SUFFIXES = frozenset({".txt", ".lst", ".list"})
 
 
 def read_list(file: Path, *, unlabelled: bool = False) -> Listing:
-    root = file.parent
-    entries = list(_unlabelled_entries(file) if unlabelled else _entries(file))
+    """All lines that name an image which is there; the others are faults of the list."""
+    root, parse = file.parent, _unlabelled_entry if unlabelled else _entry
+    entries: list[Entry] = []
+    faults: list[str] = []
+    for where, line in _lines(file):
+        try:
+            entries += [(where, *parse(where, line))] if line.strip() else []
+        except DataError as fault:
+            faults.append(str(fault))
     if not entries:
         line = "path" if unlabelled else "path label"
-        raise DataError(f"{file}: an empty list; write one line `{line}` per image")
-    refuse_repetition(entries)
-    stamps = [stamp_below(root, path, where) for where, path, _ in entries]
-    paths = tuple(path for _, path, _ in entries)
+        raise DataError(faults[0] if faults else f"{file}: an empty list; write one line `{line}` per image")
+    good = sound(entries, partial(stamp_below, root))
+    kept = [entries[position] for position in good.positions]
+    paths = tuple(path for _, path, _ in kept)
     return Listing(
         source=file,
         paths=paths,
-        labels=() if unlabelled else tuple(label for _, _, label in entries),
-        stamp=repr((paths, stamps)),
+        labels=() if unlabelled else tuple(label for _, _, label in kept),
+        stamp=repr((paths, good.stamps)),
         opened=files_below(root, paths),
         upright=True,
+        faults=(*faults, *good.faults),
     )
 
 
@@ -52,34 +62,27 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
         yield f"{file}, line {number}", line
 
 
-def _unlabelled_entries(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Lines that are a path, with blanks in it or not, and the paths of lines that have a label, too."""
-    for where, line in _lines(file):
-        if "\t" not in line and _is_image(line.strip()):
-            yield where, path_inside(line.strip(), where), ""
-            continue
-        images = [word.strip() for word in (line.split("\t") if "\t" in line else line.rsplit(maxsplit=1))]
-        images = [word for word in images if _is_image(word)]
-        if len(images) == 1:
-            yield where, path_inside(images[0], where), ""
-        elif line.strip():
-            raise DataError(f"{where}: {line.strip()[:80]!r} does not name one image; write its path")
+def _unlabelled_entry(where: str, line: str) -> tuple[str, str]:
+    """Of a line that is a path, with blanks in it or not, or one that has a label, too: the path."""
+    if "\t" not in line and _is_image(line.strip()):
+        return path_inside(line.strip(), where), ""
+    words = line.split("\t") if "\t" in line else line.rsplit(maxsplit=1)
+    images = [word.strip() for word in words if _is_image(word.strip())]
+    if len(images) != 1:
+        raise DataError(f"{where}: {line.strip()[:80]!r} does not name one image; write its path")
+    return path_inside(images[0], where), ""
 
 
-def _entries(file: Path) -> Iterator[tuple[str, str, str]]:
-    for where, line in _lines(file):
-        match [word.strip() for word in line.split("\t")]:
-            case [_, label, *_, path] if _is_image(path):
-                yield where, path_inside(path, where), _plain(label)
-                continue
-            case [_, path, label] if _is_image(path):
-                yield where, path_inside(path, where), label
-                continue
-        match line.rsplit(maxsplit=1):
-            case [path, label] if not _is_image(label):
-                yield where, path_inside(path.strip(), where), label
-            case [*words] if words:
-                raise DataError(f"{where}: {' '.join(words)!r} has no label; write `path label`, {OR_UNLABELLED}")
+def _entry(where: str, line: str) -> tuple[str, str]:
+    match [word.strip() for word in line.split("\t")]:
+        case [_, label, *_, path] if _is_image(path):
+            return path_inside(path, where), _plain(label)
+        case [_, path, label] if _is_image(path):
+            return path_inside(path, where), label
+    match line.rsplit(maxsplit=1):
+        case [path, label] if not _is_image(label):
+            return path_inside(path.strip(), where), label
+    raise DataError(f"{where}: {line.strip()!r} has no label; write `path label`, {OR_UNLABELLED}")
 
 
 def _is_image(path: str) -> bool:
