@@ -48,6 +48,12 @@ def together(*paths: Path) -> Iterator[tuple[Path, ...]]:
         _sync(paths[0].parent)
 
 
+def private_folder(path: Path) -> Path:
+    """A folder that nobody but its owner can look into, unless it was there before."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(content)

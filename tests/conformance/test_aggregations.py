@@ -25,12 +25,13 @@ from personae.aggregation import (
     TrimmedMean,
     stack,
 )
-from personae.algorithms import ALGORITHMS, Adapt, Central, Cluster, FedPE, QFedAvg, Unsupervised
+from personae.algorithms import ALGORITHMS, Adapt, Central, Cluster, FedPE, Pretrain, QFedAvg, Unsupervised
 from personae.algorithms.carrying import Carry
 from personae.core.aggregation import Aggregation, Workbench
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
 from personae.runtime.checkpoint import Checkpoints
+from personae.selection import FixedCount
 from toys import Rehearsal, Troubled, quickly, stage_of
 
 RULES: dict[str, Aggregation] = {
@@ -294,3 +295,24 @@ def test_an_experiment_file_says_how() -> None:
 def test_what_does_not_fit_is_named(given: dict, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         parse_experiment(experiment(given), "x.toml")
+
+
+def test_how_many_updates_a_rule_takes() -> None:
+    krum = MultiKrum(faulty=2)
+    assert [rule.least for rule in RULES.values()] == [1, 1, 1, 1, 3]
+    assert krum.least == 5
+    assert Prepared(rule=krum, before=(Clip(norm=1.0), Bucketing(size=3))).least == 13  # five buckets, the last of one
+    assert combined(Prepared(rule=krum, before=(Bucketing(size=3),)), vectors(13)).isfinite().all()
+    with pytest.raises(ConfigError, match="4 updates were accepted"):
+        combined(Prepared(rule=krum, before=(Bucketing(size=3),)), vectors(12))
+
+
+def test_a_rule_that_would_get_too_few_updates_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    stages = (
+        stage_of(Pretrain()),
+        stage_of(quickly(FedPE()), selection=FixedCount(clients=3), aggregation=MultiKrum(faulty=2)),
+    )
+    run = Rehearsal(tmp_path, stages)
+    with pytest.raises(ConfigError, match="multi-krum takes at least 5 updates, and 3 of 4 clients are asked"):
+        run.run()
+    assert run.notebook.books["metrics"] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from personae.algorithms import Cluster, FedPE, Unsupervised
+from personae.algorithms import Cluster, FedPE, Pretrain, Unsupervised
 from personae.core.algorithm import ClientInfo
 from personae.core.selection import Everybody, Occasion, Selection
 from personae.errors import ConfigError
@@ -168,3 +168,8 @@ def test_what_clients_do_not_say_is_no_ground_to_choose_them(algorithm, policy: 
 def test_impossible_settings_are_refused(kind, options) -> None:
     with pytest.raises(ValueError, match=r"at least 1|must be in"):
         kind(**options)
+
+
+def test_a_stage_that_asks_nobody_selects_nobody() -> None:
+    with pytest.raises(ConfigError, match="selection is for federated stages; pretrain is none"):
+        stage_of(Pretrain(), selection=FixedCount(clients=1))

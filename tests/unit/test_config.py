@@ -132,7 +132,10 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
             r"name is 'shares'; did you mean share\?",
         ),
         (set_at("stages", 0, "selection", value={"name": "count", "cliens": 1}), r"cliens: .* did you mean clients\?"),
-        (set_at("stages", 0, "selection", value={"name": "growing", "first": 3, "last": 2}), "grows from at least 1"),
+        (
+            set_at("stages", 0, "selection", value={"name": "growing", "first": 3, "last": 2}),
+            "first is at least 1, and last no less",
+        ),
         (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
         (set_at("stages", 0, "after", value="later"), "'later' is no earlier stage"),
         (set_at("stages", 0, "name", value="../escape"), r"stages\.0\.name"),
@@ -153,6 +156,8 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("evaluation", value={"fars": [0.0]}), "rate of 0.0"),
         (set_at("firewall", value={"norm_multiple": 0.5}), "norm_multiple"),
         (set_at("seed", value=[1]), "seed"),
+        (set_at("seed", value=-1), "seed: .* greater than or equal to 0, not -1"),
+        (set_at("evaluation", value={"pairs": 20}), r"evaluation\.pairs: .* did you mean pairs_per_fold\?"),
         (set_at("sed", value=1), r"sed: there is no such key; did you mean seed\?"),
         (lambda raw: raw.pop("stages"), "stages: this is missing"),
         (lambda raw: raw["stages"].append(raw["stages"][0]), "two stages are called federate"),
@@ -233,3 +238,19 @@ def test_impossible_options_of_an_algorithm_are_named(tmp_path: Path) -> None:
     path.write_text(TEXT.replace('name = "fedpe"', 'name = "fedface", fixed = true'))
     with pytest.raises(ConfigError, match="fixed class embeddings cannot be spread out"):
         load_experiment(path)
+
+
+def test_another_choice_by_name_drops_the_settings_of_the_one_before(tmp_path: Path) -> None:
+    """As in variants: the keys of one algorithm, policy or network mean nothing to another."""
+    (tmp_path / "x.toml").write_text(
+        'name = "x"\ndata.private.identities = 4\npartition = { by = "equal", clients = 2 }\n'
+        '[[stages]]\nname = "federate"\nselection = { name = "share", share = 0.5 }\n'
+        'algorithm = { name = "fedgc", strength = 3.0 }\n'
+    )
+    settings = ["stages.federate.algorithm.training.lr=0.3", "stages.federate.algorithm.name=fedpe"]
+    stage = load_experiment(tmp_path / "x.toml", [*settings, "stages.federate.selection.name=all"]).recipe[0]
+    assert isinstance(stage.algorithm, FedPE)
+    assert stage.algorithm.training.lr == 0.3
+    assert stage.selection == Everybody()
+    same = load_experiment(tmp_path / "x.toml", ["stages.federate.algorithm.name=fedgc"]).recipe[0]
+    assert same.algorithm.strength == 3.0

@@ -1,15 +1,18 @@
 """What a deployment is made of, without any of Flower's processes."""
 
 import asyncio
+import os
+import signal
 import ssl
 import stat
+import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from typer.testing import CliRunner, Result
 
 from personae.cli import app
-from personae.data import Split
+from personae.data import Split, synthetic_faces
 from personae.deployment import gate as gates
 from personae.deployment import processes
 from personae.deployment.app import write_app
@@ -31,12 +34,13 @@ from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
 from personae.deployment.plan import Conditions, Plan
 from personae.deployment.processes import QUIET, end_leftovers, environment, free_port, start, stop
-from personae.deployment.serve import prepare
+from personae.deployment.serve import _alone, prepare
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
+from personae.experiment.rundir import RunDirectory
 from personae.runtime.checkpoint import LATEST
 
 
@@ -462,3 +466,51 @@ def test_what_left_its_group_is_ended_too_and_nobody_elses(tmp_path: Path) -> No
         assert running(sleepers["home-2"])
     finally:
         end_leftovers(tmp_path / "home-2")
+
+
+def test_a_server_ends_what_a_killed_one_has_left_and_no_other_servers(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    orphan = subprocess.Popen(command, env={**os.environ, "FLWR_HOME": str(out / "flower")})
+    bystander = subprocess.Popen(command, env={**os.environ, "FLWR_HOME": str(tmp_path / "other" / "flower")})
+    try:
+        with _alone(out):
+            assert orphan.wait(10) == -signal.SIGKILL
+            with pytest.raises(ConfigError, match="run: another server is at work in this run"), _alone(out):
+                pass
+            assert bystander.poll() is None
+        assert not out.exists()  # nothing came of it
+        with _alone(out):
+            (out / "config.json").write_text("{}")
+        assert out.exists()
+    finally:
+        for process in (orphan, bystander):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("server", "complaint"), [("here", "write it as HOST:PORT"), ("here:99999", "a port is between 1 and 65535")]
+)
+def test_a_server_that_is_no_address(tmp_path: Path, server: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=f"--server {server}: {complaint}"):
+        join(server, Member(data=tmp_path, home=tmp_path / "home"), tmp_path)
+
+
+def test_nobody_else_can_look_into_a_home_a_cache_or_what_is_private(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        faces = synthetic_faces(identities=2, images=2, size=32, cache=tmp_path / "cache")
+        RunDirectory.create(tmp_path / "run", {}, (), {}).close()
+        with suppress(ConfigError):
+            make_certificates(tmp_path / "certs", (), ["ann"])
+            member = Member(data=tmp_path, home=tmp_path / "home")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("personae.deployment.join._stay_connected", lambda *_: None)
+                join("127.0.0.1:9", member, tmp_path / "certs" / "ann")
+    finally:
+        os.umask(before)
+    assert len(faces) == 4
+    (pixels,) = {path.parent for path in (tmp_path / "cache").rglob("pixels.*")}
+    for folder in (tmp_path / "home", tmp_path / "run" / "private", pixels):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder

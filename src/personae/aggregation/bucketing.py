@@ -25,6 +25,9 @@ class Bucketing(Preparation):
         if self.size < 1:
             raise ValueError(f"size is {self.size}, it must be at least 1")
 
+    def least(self, wanted: int) -> int:
+        return (wanted - 1) * self.size + 1
+
     def apply(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Iterator[tuple[Tensor, float]]:  # noqa: ARG002
         with stacked(vectors, bench) as stack:
             order = torch.randperm(stack.count, generator=bench.generator).tolist()

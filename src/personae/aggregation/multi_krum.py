@@ -24,13 +24,17 @@ class MultiKrum(Aggregation):
         if self.faulty < 0:
             raise ValueError(f"faulty is {self.faulty}, it must not be negative")
 
+    @property
+    def least(self) -> int:
+        return 2 * self.faulty + 1
+
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         with stacked(vectors, bench) as stack:
             kept = stack.count - self.faulty
-            if kept <= self.faulty:
+            if stack.count < self.least:
                 raise ConfigError(
                     f"multi-krum: {stack.count} updates were accepted, and with faulty = {self.faulty} it needs "
-                    f"{2 * self.faulty + 1}; lower faulty or ask more clients"
+                    f"{self.least}; lower faulty or ask more clients"
                 )
             products = stack.products(around)
             lengths = products.diagonal()

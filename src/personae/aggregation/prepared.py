@@ -16,6 +16,10 @@ class Preparation(ABC):
     name: ClassVar[str]
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
+    def least(self, wanted: int) -> int:
+        """How many vectors it takes so that so many are left."""
+        return wanted
+
     @abstractmethod
     def apply(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Iterator[tuple[Tensor, float]]:
         """Other vectors with their weights; `around` is what all of them started from."""
@@ -31,6 +35,13 @@ class Prepared(Aggregation):
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.rule.name
+
+    @property
+    def least(self) -> int:
+        wanted = self.rule.least
+        for preparation in reversed(self.before):
+            wanted = preparation.least(wanted)
+        return wanted
 
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         for preparation in self.before:

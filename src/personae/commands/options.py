@@ -185,6 +185,18 @@ def network_of(name: str | None, embedding: int, size: int) -> Network | None:
     return Network(name=name, embedding=embedding, height=size, width=size) if name else None
 
 
+def _enough(resamples: int) -> int:
+    """The bounds of a 95% interval are the outermost fortieth of the resamples on either side."""
+    if 0 < resamples < 40:
+        raise ConfigError(f"--resamples {resamples}: 95% intervals take at least 40; 0 is for none")
+    return resamples
+
+
+Resamples = Annotated[
+    int, typer.Option(min=0, callback=_enough, help="Of the confidence intervals, at least 40; 0 for none.")
+]
+
+
 def check_device(device: str) -> None:
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {device}: there are cpu and cuda")

@@ -45,6 +45,11 @@ class Aggregation(ABC):
     name: ClassVar[str]
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
+    @property
+    def least(self) -> int:
+        """How many vectors it takes."""
+        return 1
+
     @abstractmethod
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         """One vector out of many. `around` is the vector that all of them started from."""

@@ -51,8 +51,10 @@ class ServerStep:
             raise ValueError("lr and floor must be positive and finite")
         if not 0 <= self.momentum < 1 or not 0 <= self.second < 1:
             raise ValueError("momentum and second must be in [0, 1)")
-        if not 0 < self.decay < 1 or not 0 < self.tail <= 1:
-            raise ValueError("decay must be in (0, 1), and tail in (0, 1]")
+        if not 0 < self.decay < 1:
+            raise ValueError(f"decay is {self.decay}, it must be in (0, 1)")
+        if not 0 < self.tail <= 1:
+            raise ValueError(f"tail is {self.tail}, it must be in (0, 1]")
 
     def applied(self, before: ServerState, merged: StateT, round_: int, rounds: int) -> StateT:
         """The merged state with its model moved, and what the next step has to remember."""

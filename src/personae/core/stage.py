@@ -48,6 +48,8 @@ class Stage:
     def _check_selection(self) -> None:
         """A policy uses what clients say of themselves anyway; it is no reason for them to say more."""
         algorithm = self.algorithm
+        if not algorithm.federated and self.selection != Everybody():
+            raise ConfigError(f"stage {self.name}: selection is for federated stages; {algorithm.name} is none")
         said = {kind for name, kind in algorithm.types.up.payloads().items() if name not in algorithm.withheld}
         for knowledge in sorted(self.selection.learns):
             kind = {"samples": Count, "loss": Scalars}[knowledge].__name__
@@ -66,6 +68,17 @@ class Stage:
         else:
             reason = f"{algorithm.name} and what its clients carry are defined by weighted means"
         raise ConfigError(f"stage {self.name}: aggregation {self.aggregation.name} cannot be used, since {reason}")
+
+    def require_enough(self, eligible: int) -> None:
+        """That the rule gets the updates it takes from as many clients as are asked in a round."""
+        if not self.algorithm.federated:
+            return
+        fewest = min(self.selection.count(eligible, round_, self.rounds) for round_ in range(1, self.rounds + 1))
+        if fewest < self.aggregation.least:
+            raise ConfigError(
+                f"stage {self.name}: aggregation {self.aggregation.name} takes at least {self.aggregation.least} "
+                f"updates, and {fewest} of {eligible} clients are asked in a round; ask more, or change its settings"
+            )
 
     @property
     def title(self) -> str:

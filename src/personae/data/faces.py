@@ -19,7 +19,7 @@ Rows = NDArray[np.int64]
 UNLABELLED = -1  # in the place of an identity: nobody says who is on the image
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FaceSet:
     """Faces as rows of a table. A selection shares the pixels, the names and the codes of the whole."""
 
@@ -36,6 +36,9 @@ class FaceSet:
     """Images that were left out because they could not be used."""
     plain: int = 0
     """Images that were taken whole because no face was found in them."""
+
+    def __repr__(self) -> str:
+        return f"FaceSet({self.name!r}: {counted(len(self), 'image')} of {counted(len(self.identities), 'identity')})"
 
     def __len__(self) -> int:
         return len(self.identity)

@@ -184,7 +184,7 @@ def _explained(encoded: bytes) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise ImageError(f"more than {MAX_PIXELS:,} pixels") from error
     except UnidentifiedImageError as error:
-        unknown = "damaged" if _is_heic(encoded) else "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"
+        unknown = "damaged" if _is_heic(encoded) else "not a JPEG, PNG, BMP, WebP, GIF, TIFF or HEIC image"
         raise ImageError(unknown if encoded else "an empty file") from error
     except Exception as error:  # decoders of damaged data raise nearly anything
         raise ImageError("truncated" if "truncated" in str(error).lower() else "damaged") from error

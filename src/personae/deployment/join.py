@@ -29,12 +29,14 @@ from personae.experiment.config import Experiment
 from personae.experiment.faces import own_faces, public_faces, public_source
 from personae.experiment.home import RUNS, OwnRun, now
 from personae.experiment.rundir import environment
+from personae.files import private_folder
 from personae.privacy.disclosure import leaves, warning
 from personae.progress import Progress, silent, unheard
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
+STILL_CONNECTED = "Failed to activate SuperNode"  # what Flower says of a key whose connection it has not missed yet
 STEADY = 60.0  # a connection that lasted so long was a good one
 
 
@@ -121,7 +123,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     authority, key = needed(certs, "ca.crt", "key")
     command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]
     command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
-    member.home.mkdir(parents=True, exist_ok=True)
+    private_folder(member.home)
     lock = _hold(member.home)
     torch.set_num_threads(1)  # sums depend on it
     try:
@@ -167,6 +169,8 @@ def _last_words(path: Path, start: int) -> str:
         file.seek(start)
         lines = file.read().decode(errors="replace").splitlines()
     errors = [line.strip() for line in lines if "[code:" in line or "Error" in line or "error" in line]
+    if errors and STILL_CONNECTED in errors[-1]:
+        return " (the server still counts this client's last connection; it misses it within a minute)"
     return f" ({errors[-1][:300]})" if errors else ""
 
 
@@ -195,8 +199,10 @@ def _obstacle(host: str, port: int, authority: Path, key: bytes) -> str | None:
 
 def _address(server: str) -> tuple[str, int]:
     host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal():
         raise ConfigError(f"--server {server}: write it as HOST:PORT")
+    if not 0 < int(port) < 65536:
+        raise ConfigError(f"--server {server}: a port is between 1 and 65535")
     return host.strip("[]"), int(port)
 
 

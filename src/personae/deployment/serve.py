@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,21 @@ def serve(
     program("flower-superlink")
     needed(certs, "ca.crt", "server.crt", "server.key")
     keys, conditions = enrolled(certs), conditions or Conditions()
+    with _alone(out):
+        _serve(experiment, out, certs, keys, host, port, conditions, resume, notify)
+
+
+def _serve(
+    experiment: Experiment,
+    out: Path,
+    certs: Path,
+    keys: Mapping[str, Path],
+    host: str,
+    port: int,
+    conditions: Conditions,
+    resume: bool,
+    notify: Notify,
+) -> None:
     prepare(experiment, out, list(keys), conditions, resume=resume)
     if experiment.evaluation.personalized is not None:
         notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
@@ -87,10 +102,31 @@ def serve(
         try:
             ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
         finally:
+            end_leftovers(out / "flower")
             traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
             write_text(out / "traffic.json", json.dumps(traffic, indent=1) + "\n")
     if ended["code"]:
         raise _ERRORS.get(ended["code"], PersonaeError)(ended["error"])
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """No other server is at work in this folder, and what a killed one has left running there is ended.
+
+    A ServerApp lives on without its SuperLink until its clients' deadline, and holds the run for so long.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end_leftovers(out / "flower")
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(f"{out}: another server is at work in this run; stop it, or choose another --out") from error
+    finally:
+        os.close(folder)
+        with suppress(OSError):
+            out.rmdir()  # where nothing came of it
 
 
 _ERRORS = {kind.exit_code: kind for kind in (ConfigError, DataError, Diverged, Interrupted, QuorumLost)}

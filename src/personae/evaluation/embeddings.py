@@ -13,7 +13,7 @@ from torch import Tensor
 
 from personae.core.embedder import Embedder
 from personae.core.samples import Samples
-from personae.files import replacing
+from personae.files import private_folder, replacing
 from personae.progress import Progress, silent
 
 BATCH = 256
@@ -34,7 +34,7 @@ def embeddings(
     if cache is None or None in prints:
         return torch.cat(list(_batches(embedder, samples, progress, name)))
     key = hashlib.sha256(" ".join(map(str, prints)).encode()).hexdigest()
-    file = cache / f"{key}.f32"
+    file = private_folder(cache) / f"{key}.f32"
     found = _stored(file, key, len(samples))
     if found is None:
         _store(file, key, _batches(embedder, samples, progress, name))

@@ -16,7 +16,7 @@ from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain
 from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
-from personae.experiment.overrides import absolute, apply, names_a_source
+from personae.experiment.overrides import absolute, apply, begins_anew
 from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.section import Section
 from personae.experiment.sources import Data, Source
@@ -48,7 +48,7 @@ class Experiment(Section):
     """Everything that determines a result."""
 
     name: str = Field(min_length=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     weights: str | None = None  # a file to start from instead of random weights
     threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
     data: Data = Data()
@@ -112,7 +112,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), variant: st
     raw = varied(raw, variant, str(path)) if variant is not None else raw
     raw.pop(VARIANTS, None)
     raw = absolute(raw, folder_of(path))
-    for override in sorted(overrides, key=lambda override: not names_a_source(override.partition("=")[0])):
+    for override in sorted(overrides, key=lambda override: not begins_anew(override.partition("=")[0])):
         apply(raw, override)
     return parse_experiment(absolute(raw, Path.cwd()), str(path))
 

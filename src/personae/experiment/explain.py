@@ -81,7 +81,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def nearest(word: str, valid: Iterable[str]) -> str:
     known = list(valid)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    longer = [each for each in known if word and each.startswith(word)]
+    close = longer[:1] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 

@@ -47,6 +47,7 @@ class Forecast:
 
 def forecast(materials: Materials, workers: int) -> Forecast:
     experiment = materials.experiment
+    materials.benchmarks()  # what cannot be judged is said before anything runs
     summary = materials.partition.summary(materials.private)
     trainers = [holding for holding in summary if not holding.new]
     layout = Layout.of(experiment.network.layout())
@@ -77,6 +78,7 @@ def _side(stage: Stage, trainers: list[Holding], materials: Materials) -> list[H
 
 def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
     algorithm, trainers = stage.algorithm, _side(stage, trainers, materials)
+    stage.require_enough(len(trainers))
     number = asked(stage, len(trainers)) if algorithm.federated else 0
     classes = sum(holding.identities for holding in trainers) // len(trainers)
     images = sum(holding.train for holding in trainers)

@@ -72,12 +72,17 @@ class Materials:
         options = self.experiment.evaluation
         found = []
         for name, samples in self._heldout_by_domain().items():
-            pairs = sample_pairs(
-                samples.labels,
-                folds=options.folds,
-                pairs_per_fold=options.pairs_per_fold,
-                seed=self.experiment.seed,
-            )
+            try:
+                pairs = sample_pairs(
+                    samples.labels,
+                    folds=options.folds,
+                    pairs_per_fold=options.pairs_per_fold,
+                    seed=self.experiment.seed,
+                )
+            except DataError as error:
+                raise DataError(
+                    f"data.heldout: {error}; in the experiment they are evaluation.pairs_per_fold and evaluation.folds"
+                ) from error
             found.append(Benchmark(name, samples, options.fars, pairs))
         return found
 

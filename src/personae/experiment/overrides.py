@@ -8,6 +8,13 @@ from personae.errors import ConfigError
 from personae.experiment.explain import nearest
 from personae.experiment.sources import SYNTHETIC
 
+CHOSEN = (
+    "algorithm",
+    "selection",
+    "aggregation",
+    "network",
+)  # sections that are chosen by name, each with its own keys
+
 
 def apply(raw: dict[str, Any], override: str) -> None:
     """Set one value in place. A list of named tables is entered by name or by number."""
@@ -35,14 +42,20 @@ def apply(raw: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {override}: {section} is a value and has nothing inside")
     if not isinstance(place, dict):
         raise ConfigError(f"--set {override}: name what to set inside {sections[-1]}")
-    if names_a_source(path) and SYNTHETIC in (before := place.get(leaf, SYNTHETIC), value) and before != value:
-        place.clear()
+    if begins_anew(path):
+        usual = SYNTHETIC if leaf == "source" else None
+        before = place.get(leaf, usual)
+        if before != value and (leaf == "name" or SYNTHETIC in (before, value)):
+            place.clear()
     place[leaf] = value
 
 
-def names_a_source(path: str) -> bool:
+def begins_anew(path: str) -> bool:
+    """Whether this key decides what others its section may have: what the file says of another choice is dropped."""
     keys = path.strip().split(".")
-    return (keys[0], keys[-1]) == ("data", "source")
+    if keys[0] == "data" and keys[-1] == "source":
+        return True
+    return len(keys) > 1 and keys[-2] in CHOSEN and keys[-1] == "name"
 
 
 def absolute(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from personae.core.acceleration import Acceleration
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
-from personae.experiment.config import Experiment
+from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
@@ -30,7 +30,7 @@ from personae.runtime.public import SharedFaces
 
 
 def run_experiment(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     out: str | Path,
     *,
     resume: bool = False,
@@ -42,12 +42,14 @@ def run_experiment(
     progress: bool | Progress = False,
     notify: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Run it in the folder `out`; gives its figures, models and report.
+    """Run an experiment, or the one in this file or recipe, in the folder `out`; gives figures, models and report.
 
     With `resume` a run goes on after its last completed round; where there is none yet, it begins.
     Each of the `callbacks` gets every event of a round once that is safely on disk, and may raise `StopRun`.
     `progress`: True shows it, with whatever there is to `notify`, as the command line does.
     """
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment)
     if isinstance(progress, bool):
         notify = notify or (shown_notices if progress else unheard)
         progress = shown_progress if progress else silent

@@ -21,7 +21,7 @@ from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError
 from personae.experiment.explain import called
-from personae.files import replacing, sweep, write_text
+from personae.files import private_folder, replacing, sweep, write_text
 from personae.privacy.disclosure import leaves
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
@@ -83,6 +83,7 @@ class RunDirectory:
         run = cls(path)
         for leftover in (entry for entry in path.iterdir() if entry.name != LOCK):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        private_folder(path / "private")  # what never leaves a client, were they elsewhere
         before = predecessors(recipe)
         described = [{**_describe(stage), "after": before[stage.name]} for stage in recipe]
         _write_json(path / "summary.json", {"stages": described})

@@ -26,7 +26,7 @@ class Source(Section):
     first: int = Field(default=0, ge=0)  # number of the first one
     images: int = Field(default=20, ge=1)  # synthetic: images of each identity
     domain: str = next(iter(DOMAINS))  # synthetic: whose people, captured how
-    seed: int | None = None  # synthetic: by default the experiment's seed
+    seed: int | None = Field(default=None, ge=0)  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
     skip_unreadable: bool = False  # files: leave images that cannot be used out
     unlabelled: bool = False  # nobody says who is on the images; labels that are there all the same are not used

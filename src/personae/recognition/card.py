@@ -226,7 +226,10 @@ def _figures(card: Mapping[str, Any]) -> Iterator[str]:
         yield from _groups(result)
     if card["at_the_client"]:
         client = card["home"]["client"] if card["home"] else card["model"]["client"]
-        yield from ("", f"At `{client}`, on its own test faces, as the run measured them:")
+        yield from (
+            "",
+            f"At `{client}`, on its own test faces, as the run measured them; rank-1 is against its training images:",
+        )
         yield from _table(
             ["", "%"], [[metric, f"{100 * value:.2f}"] for metric, value in card["at_the_client"].items()]
         )

@@ -110,6 +110,7 @@ class _Walk:
                     f"stage {stage.name}: clients = {stage.clients!r}, but no client that trains is on that side; "
                     'divide the faces with [partition] by = "domain", which names the source'
                 )
+            stage.require_enough(len(self._eligible(stage)))
         start, first, state = 0, 1, None
         figures: Mapping[str, float] = {}
         latest = self.engine.checkpoints.latest()

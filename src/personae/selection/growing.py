@@ -20,7 +20,7 @@ class Growing(Selection):
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.last:
-            raise ValueError(f"first is {self.first} and last is {self.last}; a cohort grows from at least 1")
+            raise ValueError(f"first is {self.first} and last is {self.last}; first is at least 1, and last no less")
 
     def count(self, eligible: int, round_: int, rounds: int) -> int:
         done = (round_ - 1) / (rounds - 1) if rounds > 1 else 1.0
