@@ -1,5 +1,6 @@
 """A broken photograph in somebody's folder, a failing program and a desk that is gone: what the server gets to see."""
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from personae.deployment.plan import Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.experiment.config import parse_experiment
+from personae.experiment.home import Records
 from personae.report.html import write_report
 from personae.runtime.problems import PROBLEMS
 
@@ -90,7 +92,7 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
         home = tmp_path / f"home of {NAME}" / name
         member = Member(data=folder, home=home, cache=tmp_path / "cache", notify=heard[name].append)
         places[name] = tmp_path_factory.mktemp("desks") / name
-        desks.append(Desk(places[name], member.host, member.notify, member.problems))
+        desks.append(Desk(places[name], member.host, member.notify, member.problems, member.leaving))
         threads.append(threading.Thread(target=desks[-1].serve))
         threads[-1].start()
     grid = Offices(generated(out / "app").app, Plan.read(out).job.text(), places)
@@ -111,6 +113,13 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
     server += [path.read_bytes() for path in out.rglob("*") if path.is_file()]
     assert Problem.UNREADABLE.words.encode() in (out / "report.html").read_bytes()
     assert not any(NAME.encode() in content for content in server)
+    # Both sides count what left, though the office could not even open its faces.
+    ledger = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    sent = [entry["bytes"] for entry in ledger if (entry["client"], entry["direction"]) == ("Berlin", "up")]
+    (folder,) = (tmp_path / f"home of {NAME}" / "Berlin" / "runs").iterdir()
+    assert Records(folder).left(["federate"]) == [
+        {"stage": "federate", "payload": "FailureCode", "messages": len(sent), "bytes": sum(sent)}
+    ]
     # At the office they can see which photograph it is, on the screen and in the log.
     photograph = f"{NAME}/{NAME}-0.png"
     assert any(photograph in line and "the server is told 'unreadable' and no more" in line for line in heard["Berlin"])

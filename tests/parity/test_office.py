@@ -188,7 +188,7 @@ def test_a_card_at_an_office_tells_what_left_it_and_nothing_of_the_others(compan
     entries = [json.loads(line) for line in (company / "out" / "ledger.jsonl").read_text().splitlines()]
     for options in ((), ("--personal",)):
         file = tmp_path / "own.safetensors"
-        done("export", company / "homes" / "Berlin", "--stage", "adapt", *options, "--to", file, "--resamples", 5)
+        done("export", company / "homes" / "Berlin", "--stage", "adapt", *options, "--to", file, "--resamples", 40)
         page, plain = (tmp_path / "own.card.md").read_text(), (tmp_path / "own.card.json").read_text()
         for other in ("Oslo", "Paris", str(company), "clients"):
             assert other not in page
@@ -304,7 +304,7 @@ def test_what_does_not_go_together_is_told_in_one_line(company: Path, tmp_path: 
 
 
 def test_the_server_judges_by_its_held_out_faces_alone(company: Path, tmp_path: Path) -> None:
-    done("export", company / "out", "--to", tmp_path / "m.safetensors", "--resamples", 5)
+    done("export", company / "out", "--to", tmp_path / "m.safetensors", "--resamples", 40)
     card = json.loads((tmp_path / "m.card.json").read_text())
     assert list(card["benchmarks"]) == ["heldout"]
     assert card["training"]["data"]["private"] == "with the clients"
@@ -318,7 +318,7 @@ def test_what_came_last_counts_and_figures_of_another_model_are_not_its_own(comp
     own = own_run(tmp_path / "home")
     last = own.last_request("fedfr")
     assert (last.round, last.client.name) == (2, "Berlin")
-    assert own.figures("fedfr", 2)
+    assert own.records.figures("fedfr", 2)
     own.receive(replace(last, task="train"))
     assert own.last_request("fedfr").round == 1
     file = tmp_path / "m.safetensors"
@@ -326,7 +326,7 @@ def test_what_came_last_counts_and_figures_of_another_model_are_not_its_own(comp
     card = json.loads((tmp_path / "m.card.json").read_text())
     assert (card["home"]["round"], card["at_the_client"]) == (1, {})
     own.receive(last)
-    assert own.figures("fedfr", 2) == {}
+    assert own.records.figures("fedfr", 2) == {}
 
 
 def test_an_office_that_is_asked_again_remembers_when_it_began(company: Path) -> None:

@@ -389,7 +389,7 @@ def weights(file: Path) -> Path:
 def test_an_evaluation_has_intervals_progress_and_a_page(personae: Personae, tmp_path: Path) -> None:
     faces, model = noisy_faces(tmp_path / "faces"), weights(tmp_path / "model.safetensors")
     page = tmp_path / "page.html"
-    ended = personae("evaluate", model, "--on", f"a [set]={faces}", "--report", page, "--resamples", "20")
+    ended = personae("evaluate", model, "--on", f"a [set]={faces}", "--report", page, "--resamples", "40")
     assert ended.code == 0, ended.err
     assert "embedding a [set]" in ended.err
     assert "a [set]" in ended.out
@@ -401,7 +401,7 @@ def test_an_evaluation_has_intervals_progress_and_a_page(personae: Personae, tmp
     assert "false reject rate" in text
     assert "a [set]" in text
     assert "<script" not in text
-    again = personae("evaluate", model, "--on", f"a [set]={faces}", "--json", "--resamples", "20")
+    again = personae("evaluate", model, "--on", f"a [set]={faces}", "--json", "--resamples", "40")
     assert "embedding" not in again.err  # the vectors are there
     stored = json.loads(again.out)["a [set]"]
     assert set(stored["intervals"]) >= {"tar@1e-01", "tar@1e-02"}

@@ -2,9 +2,11 @@
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from personae.core.message import Message
 from personae.deployment.job import Job
 from personae.runtime import frames
 from personae.runtime.host import ClientHost
@@ -13,13 +15,21 @@ from personae.runtime.problems import ProblemLog
 LARGEST = 1 << 40  # a length beyond this is no length
 
 Open = Callable[[Job], ClientHost]
+Leaving = Callable[[Job, str, Message], None]  # what is about to leave in a stage, where no host could be opened
 
 
 class Desk:
     """Answers one request at a time. What a job needs is opened at its first request and kept for the next ones."""
 
-    def __init__(self, path: Path, open_host: Open, notify: Callable[[str], None], problems: ProblemLog) -> None:
-        self._open, self._notify, self._problems = open_host, notify, problems
+    def __init__(
+        self,
+        path: Path,
+        open_host: Open,
+        notify: Callable[[str], None],
+        problems: ProblemLog,
+        leaving: Leaving = lambda *_: None,
+    ) -> None:
+        self._open, self._notify, self._problems, self._leaving = open_host, notify, problems, leaving
         self._text, self._at_work = "", None  # type: tuple[str, _AtWork | None]
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
@@ -51,7 +61,10 @@ class Desk:
                 self._at_work, self._text = _AtWork(Job.parse(text), self._open), text
             return self._at_work.answer(content, self._notify)
         except Exception as error:  # a desk outlives whatever one request does to it
-            return frames.of_trouble(self._problems.report("a request", error))
+            trouble = self._problems.report("a request", error)
+            with suppress(Exception):  # a request that nobody understands is of no run
+                self._leaving(Job.parse(text), frames.stage_of(content), trouble)
+            return frames.of_trouble(trouble)
 
 
 class _AtWork:

@@ -16,7 +16,9 @@ from typing import IO
 
 import torch
 
+from personae.core import wire
 from personae.core.acceleration import Acceleration
+from personae.core.message import Message
 from personae.data.decoding import Handling
 from personae.deployment.certs import needed, public_key
 from personae.deployment.desk import Desk
@@ -27,7 +29,7 @@ from personae.deployment.processes import free_port, program, start, stop
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
 from personae.experiment.faces import own_faces, public_faces, public_source
-from personae.experiment.home import RUNS, OwnRun, now
+from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
 from personae.files import private_folder
 from personae.privacy.disclosure import leaves, warning
@@ -87,6 +89,10 @@ class Member:
         federation = own.federation(faces, self._public(experiment))
         return OwnHost(own, federation, self.device, problems=self.problems)
 
+    def leaving(self, job: Job, stage: str, message: Message) -> None:
+        """Write down what leaves in a run that could not be opened here."""
+        Records(self.home / RUNS / job.run).sent(stage, wire.payload_bytes(message))
+
     def _require_public(self, experiment: Experiment) -> None:
         missing = public_source(experiment, self.public, self.handling) is None
         for stage in experiment.recipe:
@@ -129,7 +135,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
             path = Path(folder) / "desk"
-            desk = Desk(path, member.host, member.notify, member.problems)
+            desk = Desk(path, member.host, member.notify, member.problems, member.leaving)
             threading.Thread(target=desk.serve, name="desk", daemon=True).start()
             obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
             _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)

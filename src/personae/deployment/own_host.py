@@ -23,6 +23,6 @@ class OwnHost(ClientHost):
         return super().handle(request)
 
     def leaving(self, request: Request, message: Message, coding: Coding) -> None:
-        self._own.sent(request.stage, coding.bytes(message, answer=True))
+        self._own.records.sent(request.stage, coding.bytes(message, answer=True))
         if isinstance(message, Assessment):
-            self._own.judged(request.stage, request.round, message.metrics.values)
+            self._own.records.judged(request.stage, request.round, message.metrics.values)

@@ -33,6 +33,62 @@ RUNS, RUN, RECORDS = "runs", "run.json", "records.json"
 _WHERE = "received"  # the entry of a message's file that says whom it came to, and when
 
 
+@dataclass(frozen=True)
+class Records:
+    """What this client answered in a run: the figures of its own faces, and what left it."""
+
+    folder: Path
+
+    def judged(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
+        self._record("figures", stage, str(round_), dict(figures))
+
+    def sent(self, stage: str, payloads: Mapping[str, int]) -> None:
+        """An answer with so many bytes of each kind of payload is about to leave."""
+        known = self._all().get("sent", {}).get(stage, {})
+        for payload, size in payloads.items():
+            before = known.get(payload, {"messages": 0, "bytes": 0})
+            self._record("sent", stage, payload, {"messages": before["messages"] + 1, "bytes": before["bytes"] + size})
+
+    def figures(self, stage: str, round_: int) -> dict[str, float]:
+        """Of the model after this round on this client's own test faces; empty if it was not asked then."""
+        found: dict[str, float] = self._all().get("figures", {}).get(stage, {}).get(str(round_), {})
+        return found
+
+    def left(self, stages: Iterable[str]) -> list[dict[str, Any]]:
+        """By stage and payload: how many messages and bytes went from this client to the server."""
+        sent = self._all().get("sent", {})
+        return [
+            {"stage": stage, "payload": payload, **counts}
+            for stage in stages
+            for payload, counts in sorted(sent.get(stage, {}).items())
+        ]
+
+    def _all(self) -> dict[str, Any]:
+        path = self.folder / RECORDS
+        if not path.is_file():
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
+
+    def _record(self, book: str, stage: str, entry: str, value: Any) -> None:
+        """Set an entry, or with None take it out."""
+        records = self._all()
+        page = records.setdefault(book, {}).setdefault(stage, {})
+        if value is None and entry not in page:
+            return
+        page[entry] = value
+        if value is None:
+            del page[entry]
+        write_text(self.folder / RECORDS, json.dumps(records, indent=1) + "\n")
+
+    def forget(self, stage: str, round_: int) -> None:
+        """Take the figures of a round back."""
+        self._record("figures", stage, str(round_), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnRun:
     """A run as one of its clients keeps it."""
@@ -61,6 +117,10 @@ class OwnRun:
         content = asdict(replace(self, begun=known))
         del content["folder"]
         write_text(self.folder / RUN, json.dumps(content, indent=1) + "\n")
+
+    @property
+    def records(self) -> Records:
+        return Records(self.folder)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -96,7 +156,7 @@ class OwnRun:
         """Keep what came with a request. What is sent to train in a round is the model after the round before it."""
         after = request.round - (request.task == "train")
         if request.task == "assess":  # a round that runs again may end in another model
-            self._record("figures", request.stage, str(after), None)
+            self.records.forget(request.stage, after)
         elif self._counts_already(request.stage, after):
             return
         packet = wire.encode(request.down)
@@ -143,53 +203,6 @@ class OwnRun:
 
     def _received(self, stage: str) -> Path:
         return self.folder / f"received-{stage}.safetensors"
-
-    # ------------------------------------------------------------------------------------- what this client answered
-
-    def judged(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
-        self._record("figures", stage, str(round_), dict(figures))
-
-    def sent(self, stage: str, payloads: Mapping[str, int]) -> None:
-        """An answer with so many bytes of each kind of payload is about to leave."""
-        known = self._records().get("sent", {}).get(stage, {})
-        for payload, size in payloads.items():
-            before = known.get(payload, {"messages": 0, "bytes": 0})
-            self._record("sent", stage, payload, {"messages": before["messages"] + 1, "bytes": before["bytes"] + size})
-
-    def figures(self, stage: str, round_: int) -> dict[str, float]:
-        """Of the model after this round on this client's own test faces; empty if it was not asked then."""
-        found: dict[str, float] = self._records().get("figures", {}).get(stage, {}).get(str(round_), {})
-        return found
-
-    def left(self, stages: Iterable[str]) -> list[dict[str, Any]]:
-        """By stage and payload: how many messages and bytes went from this client to the server."""
-        sent = self._records().get("sent", {})
-        return [
-            {"stage": stage, "payload": payload, **counts}
-            for stage in stages
-            for payload, counts in sorted(sent.get(stage, {}).items())
-        ]
-
-    def _records(self) -> dict[str, Any]:
-        path = self.folder / RECORDS
-        if not path.is_file():
-            return {}
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
-
-    def _record(self, book: str, stage: str, entry: str, value: Any) -> None:
-        """Set an entry, or with None take it out."""
-        records = self._records()
-        page = records.setdefault(book, {}).setdefault(stage, {})
-        if value is None and entry not in page:
-            return
-        page[entry] = value
-        if value is None:
-            del page[entry]
-        write_text(self.folder / RECORDS, json.dumps(records, indent=1) + "\n")
 
 
 def now() -> str:

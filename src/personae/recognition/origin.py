@@ -119,7 +119,7 @@ class OfHome(Origin):
         data = {"private": "those of this client and of others"}
         if experiment.data.public:
             data["public"] = cards.described(experiment.data.public.model_dump())
-        figures = self.own.figures(self.stage, request.round)
+        figures = self.own.records.figures(self.stage, request.round)
         return {
             "training": cards.training(experiment, self.stage, self.own.environment) | {"data": data},
             "home": {
@@ -129,7 +129,7 @@ class OfHome(Origin):
                 "round": request.round,
                 "rounds": self.own.stage(self.stage).rounds,
             },
-            "left_the_clients": self.own.left(cards.lineage(experiment, self.stage)),
+            "left_the_clients": self.own.records.left(cards.lineage(experiment, self.stage)),
             "at_the_client": {
                 name: value for name, value in figures.items() if self.client or not name.startswith("personal/")
             },

@@ -44,6 +44,11 @@ def to_request(content: bytes, federation: Federation, layout: Layout, coding: C
         raise wire.WireError(f"not a request: {error}") from error
 
 
+def stage_of(content: bytes) -> str:
+    """The stage of a request, which may not be understood otherwise."""
+    return str(_unframe(content)[0]["stage"])
+
+
 def of_answer(message: Message, request: Request, coding: Coding = EXACT) -> bytes:
     if isinstance(message, Trouble):
         return of_trouble(message)
