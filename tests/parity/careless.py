@@ -10,7 +10,7 @@ from personae.runtime.host import ClientHost
 
 
 class Vanishing(desk.Desk):
-    """It can be asked once."""
+    """It can be asked to train once."""
 
     def __init__(self, path: Path, *given: Any) -> None:
         super().__init__(path, *given)
@@ -18,7 +18,8 @@ class Vanishing(desk.Desk):
 
     def _answer(self, text: str, content: bytes) -> bytes:
         answer = super()._answer(text, content)
-        self._path.unlink()
+        if b'"task": "train"' in content:
+            self._path.unlink()
         return answer
 
 
