@@ -170,7 +170,7 @@ def test_unreadable_photographs_are_misses(tmp_path: Path) -> None:
     faces, landmarks = put(tmp_path)
     (faces / "bob" / "0.png").write_bytes(b"bad")
     done = align_faces(faces, tmp_path / "out", landmarks=landmarks)
-    assert ("bob/0.png", "not a JPEG, PNG, BMP, WebP, GIF or TIFF image") in done.misses
+    assert ("bob/0.png", "not a JPEG, PNG, BMP, WebP, GIF, TIFF or HEIC image") in done.misses
     (tmp_path / "none.txt").write_text("ghost.png" + " 1" * 10)
     with pytest.raises(DataError, match=r"faces: no face could be aligned, the first is ann/1.png \(no landmarks"):
         align_faces(faces, tmp_path / "none", landmarks=tmp_path / "none.txt")

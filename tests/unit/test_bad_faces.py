@@ -205,8 +205,8 @@ def declared_tiff(width: int, height: int) -> bytes:
 
 UNREADABLE = {
     "empty": (b"", "an empty file"),
-    "no image": (b"hello, I am a picture", "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
-    "an icon": (photograph("ICO"), "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
+    "no image": (b"hello, I am a picture", "not a JPEG, PNG, BMP, WebP, GIF, TIFF or HEIC image"),
+    "an icon": (photograph("ICO"), "not a JPEG, PNG, BMP, WebP, GIF, TIFF or HEIC image"),
     "truncated TIFF": (photograph("TIFF")[:1000], "truncated"),
     "huge TIFF": (declared_tiff(10_000, 10_000), "10000 x 10000 is more than 50,000,000 pixels"),
     "truncated GIF": (photograph("GIF")[:-200], "truncated"),

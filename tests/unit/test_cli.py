@@ -19,6 +19,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from personae import ALGORITHMS, Network, cli
+from personae.commands import evaluation
 from personae.core.problem import Problem
 from personae.privacy.disclosure import markdown
 
@@ -454,7 +455,7 @@ def test_an_evaluation_that_is_stopped_can_go_on(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "evaluate_all", stopped)
+    monkeypatch.setattr(evaluation, "evaluate_all", stopped)
     faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
     ended = personae("evaluate", model, "--on", faces)
     assert ended.code == 5

@@ -89,7 +89,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     path = put(tmp_path, ann=[*pictures(0, 2), b"bad"], bob=[picture(5), picture(6)[:60]])
     found = inspect_faces(path)
     assert found.unreadable == [
-        ("ann/2.png", "not a JPEG, PNG, BMP, WebP, GIF or TIFF image"),
+        ("ann/2.png", "not a JPEG, PNG, BMP, WebP, GIF, TIFF or HEIC image"),
         ("bob/1.png", "truncated"),
     ]
     assert "images that cannot be used: 2;" in found.problems[0]
