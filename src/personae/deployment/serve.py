@@ -88,6 +88,8 @@ def _serve(
     resume: bool,
     notify: Notify,
 ) -> None:
+    if not resume and Plan.is_in(out) and not has_begun(out):
+        notify(f"{out}: the run that was begun here completed no round; a new one takes its place")
     prepare(experiment, out, list(keys), conditions, resume=resume)
     if experiment.evaluation.personalized is not None:
         notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
