@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -229,6 +230,25 @@ class Rehearsal:
         places = [path for part in ("private", "checkpoints") for path in (self.folder / part).rglob("*")]
         kept = [path for path in places if path.is_file() and path.name != PROBLEMS]  # that one tells the time
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in kept}
+
+
+def cut_off(run: Rehearsal, after: int) -> Rehearsal:
+    """The same federation, ready to go on, after a run that ended when this round's checkpoint was written."""
+    save = Checkpoints.save
+
+    class Cut(BaseException):
+        pass
+
+    def once(self: Checkpoints, stage: Stage, number: int, *rest: Any) -> None:
+        save(self, stage, number, *rest)
+        if number == after:
+            raise Cut
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", once)
+        with pytest.raises(Cut):
+            run.run()
+    return replace(run)
 
 
 class Relay:

@@ -15,8 +15,7 @@ from personae.core.server_step import ServerStep
 from personae.core.stage import Stage
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
-from personae.runtime.checkpoint import Checkpoints
-from toys import Rehearsal, quickly, stage_of
+from toys import Rehearsal, cut_off, quickly, stage_of
 
 LAYOUT = Layout(("weight", "statistic"), ((2,), (1,)), 1)
 
@@ -149,27 +148,10 @@ def test_the_engine_goes_half_the_way(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 @pytest.mark.parametrize("average", ["none", "exponential", "tail"])
-def test_a_resumed_run_remembers(tmp_path: Path, kind: str, average: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_resumed_run_remembers(tmp_path: Path, kind: str, average: str):
     step = ServerStep(kind=kind, lr=0.1, average=average, tail=0.7)
     whole = rehearse(tmp_path / "whole", step).run()
-    cut = rehearse(tmp_path / "cut", step)
-    save = Checkpoints.save
-
-    class Cut(BaseException):
-        pass
-
-    def once(self, stage, number, *rest):
-        save(self, stage, number, *rest)
-        if number == 2:
-            raise Cut
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", once)
-        with pytest.raises(Cut):
-            cut.run()
-    again = rehearse(tmp_path / "cut", step)
-    again.notebook = cut.notebook
-    again.run()
+    again = cut_off(rehearse(tmp_path / "cut", step), after=2).run()
     assert torch.equal(whole.final(), again.final())
 
 

@@ -15,8 +15,7 @@ from personae.parts.public import PublicSampling
 from personae.report.html import write_report
 from personae.report.records import read_run
 from personae.report.warnings import warnings_of
-from personae.runtime.checkpoint import Checkpoints
-from toys import TRAINING, Notebook, Rehearsal, quickly, stage_of
+from toys import TRAINING, Rehearsal, cut_off, quickly, stage_of
 
 SHARE = "the share of public faces taken for hard negatives is 100%"
 
@@ -85,28 +84,12 @@ def test_signs_are_said_and_recorded_with_the_figures_of_this_round_and_the_one_
     assert run.notices == [f"fedpe, round {number}: {text}" for number, text in enumerate(expected, 1)]
 
 
-def test_a_resumed_run_sees_the_same_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_resumed_run_sees_the_same_signs(tmp_path: Path):
     """What the figures were before the interruption is part of the checkpoint."""
-
-    class Cut(BaseException):
-        pass
-
     recipe = (stage_of(quickly(Watchful()), rounds=3), stage_of(quickly(Watchful()), name="next"))
     whole = Rehearsal(tmp_path / "whole", recipe).run()
-    save = Checkpoints.save
-
-    def cut(self, stage, number, *rest):
-        save(self, stage, number, *rest)
-        if number == 2:
-            raise Cut
-
-    notebook = Notebook()
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", cut)
-        with pytest.raises(Cut):
-            Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
-    Rehearsal(tmp_path / "cut", recipe, notebook=notebook).run()
-    assert notebook.books["metrics"] == whole.notebook.books["metrics"]
+    again = cut_off(Rehearsal(tmp_path / "cut", recipe), after=2).run()
+    assert again.notebook.books["metrics"] == whole.notebook.books["metrics"]
 
 
 def write_run(folder: Path, figures: dict[str, list[dict[str, float]]], after: dict[str, str | None]) -> Path:

@@ -11,6 +11,7 @@ HEAD = """# Results
 What `personae reproduce` found, one row for each claim. [Putting a paper's claims to the test](reproduce.md) says how a
 claim is decided, and [Experiments](experiments.md) has what was seen besides. This page is made by
 `python -m personae.reproduce.results docs/results` from the `claims.json` of each reproduction, kept in `results/`.
+A remark below the table says where such a file came about in another way.
 
 | claim | paper | compared | difference, 95% interval | verdict | gates | command |
 |---|---|---|---|---|---|---|
@@ -19,11 +20,13 @@ claim is decided, and [Experiments](experiments.md) has what was seen besides. T
 
 def page(folder: Path) -> str:
     """All claims of all files of a folder, by name."""
-    rows = []
+    rows, remarks = [], []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
         rows += [_row(content, claim) for claim in content["claims"]]
-    return HEAD + "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+        remarks += [f"\n`{path.name}`: {content['remark']}\n"] if "remark" in content else []
+    table = "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+    return HEAD + table + "".join(remarks)
 
 
 def _row(about: Mapping[str, Any], claim: Mapping[str, Any]) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ class _Walk:
             aggregation=stage.aggregation,
             bench=Workbench(
                 generator(self.engine.federation.seed, stage.name, round_, "aggregation"),
-                self.engine.scratch.with_name(f"{self.engine.scratch.name}-aggregation"),
+                self.engine.scratch,
             ),
         )
 
