@@ -86,7 +86,7 @@ def personae(*arguments: str) -> Result:
 
 def elsewhere(folder: Path, *arguments: str) -> None:
     """In a process of its own, as a user calls it: nothing in this folder is on Python's path."""
-    settings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    settings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     command = [sys.executable, "-P", "-c", "from personae.cli import main; main()", *arguments]
     ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture(scope="module")

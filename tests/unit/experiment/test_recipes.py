@@ -16,7 +16,7 @@ from personae import ConfigError, load_experiment
 from personae.cli import app
 from personae.experiment.recipes import RECIPES, recipes, summary
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Personae = Callable[..., Result]
 
 

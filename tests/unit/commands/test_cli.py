@@ -23,7 +23,7 @@ from personae.commands import evaluation
 from personae.core.problem import Problem
 from personae.privacy.disclosure import markdown
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXPERIMENT = """
 name = "tiny"
 network = { height = 32, width = 32, embedding = 16 }

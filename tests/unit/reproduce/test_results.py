@@ -8,7 +8,7 @@ from pathlib import Path
 from personae.reproduce.results import page
 from personae.reproduce.systems import SYSTEMS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_page_is_made_from_the_files():
