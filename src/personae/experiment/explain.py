@@ -10,11 +10,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from personae.experiment.renamed import replacement
+
 _MISSPELT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = None) -> str:
-    """The first problem in one line: where, what, and the nearest valid key where one was misspelt.
+    """The first problem in one line: where, what, and the valid key where one was misspelt or is from before.
 
     `within` is what was read: an entry of a list there is called by its name, as in overrides.
     """
@@ -23,6 +25,8 @@ def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = N
     place = ".".join([*filter(None, [prefix]), *_steps(first["loc"], within)])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] in _MISSPELT:
+        if today := replacement(place):
+            return f"{place}: this key is no longer there; write {today}{more}"
         valid = _keys_at(root, first["loc"][:-1])
         return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
     if first["type"] in ("missing", "missing_argument"):

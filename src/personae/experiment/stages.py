@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
 from personae.algorithms.carrying import Carry
@@ -38,13 +38,6 @@ class StageSection(Section):
     server: ServerStep = Field(default_factory=ServerStep)
     carry: Carry = Field(default_factory=Carry)
     algorithm: dict[str, Any]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "participation" in given:
-            raise ValueError('participation is now selection = { name = "share", share = ... }; change it')
-        return given
 
     def built(self) -> Stage:
         """The stage that it describes."""

@@ -125,7 +125,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "algorithm", value={}), "algorithm.name is None"),
         (set_at("stages", 0, "runds", value=1), r"stages\.federate\.runds: .* did you mean rounds\?"),
         (set_at("stages", 0, "rounds", value=0), "rounds is 0"),
-        (set_at("stages", 0, "participation", value=0.5), "participation is now selection = "),
+        (set_at("stages", 0, "participation", value=0.5), r"stages\.federate\.participation: .* write selection = "),
         (set_at("stages", 0, "selection", value={"name": "share", "share": 1.5}), "share is 1.5"),
         (
             set_at("stages", 0, "selection", value={"name": "shares"}),
