@@ -36,7 +36,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/flower.py
 
 docs: $(VENV)/.installed
-	$(BIN)/personae disclose --markdown > docs/disclosure.md
+	$(BIN)/personae disclose --markdown > docs/reference/disclosure.md
 
 clean:
 	rm -rf $(VENV) build dist

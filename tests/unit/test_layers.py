@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: an import goes downwards."""
+"""The layers of docs/concepts/architecture.md: an import goes downwards."""
 
 import ast
 from pathlib import Path

@@ -34,7 +34,7 @@ TIGHT = 0.5
 """Margin of a second look at images in which no face was found: a face that fills its image is not seen without one."""
 
 MIN_SCORE = 0.8
-"""How sure the detector must be, from 0.7, below which it finds nothing, to 1 (docs/data.md has what that costs)."""
+"""How sure the detector must be: from 0.7 (it finds nothing below) to 1. docs/howto/data.md has what that costs."""
 
 _AT_ONCE = 32
 _PIXELS_AT_ONCE = 60_000_000

@@ -35,7 +35,7 @@ def open_faces(
     as_they_are: bool = False,
     identity_level: Level | None = None,
 ) -> FaceSet:
-    """The faces at `path`, in any layout that is read (docs/data.md) or packed, at one size.
+    """The faces at `path`, in any layout that is read (docs/howto/data.md) or packed, at one size.
 
     `layout` names the benchmark, where a folder has the lists of several. `unlabelled`: any folder, zip or list of
     images will do, and labels that are there all the same are not used. `crop` cuts the face out of each photograph:

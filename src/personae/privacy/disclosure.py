@@ -125,7 +125,7 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
 
 
 def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
-    """`docs/disclosure.md`."""
+    """`docs/reference/disclosure.md`."""
     chosen = list(algorithms)
     lines = [PREAMBLE, "| algorithm | direction | field | payload |", "|---|---|---|---|"]
     lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]

@@ -35,7 +35,7 @@ class Recogniser:
 
     Faces are uint8 [N, height, width, 3], RGB, aligned. Scores are those of an evaluation, to the bit, so that a
     threshold means here what it means there. A person is the mean direction of their enrolled faces, so that a search
-    makes one comparison a person. (The nearest of the faces instead lets more strangers in: docs/models.md.)
+    makes one comparison a person. (The nearest of the faces instead lets more strangers in: docs/howto/models.md.)
     """
 
     model: Model

@@ -626,7 +626,7 @@ def test_algorithms_lists_every_algorithm_with_its_defaults(personae: Personae) 
 
 
 def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
-    page = (ROOT / "docs" / "disclosure.md").read_text()
+    page = (ROOT / "docs" / "reference" / "disclosure.md").read_text()
     assert page == markdown(ALGORITHMS.values())
     assert personae("disclose", "--markdown").out == page
     up = [row for row in json.loads(personae("disclose", "--json").out) if row["direction"] == "up"]

@@ -380,7 +380,7 @@ def test_a_partition_is_drawn(tmp_path: Path, plan: PartitionPlan) -> None:
 
 def test_the_examples_of_the_guide_work_on_synthetic_faces() -> None:
     """Among them the twenty clients by attributes of a published study."""
-    guide = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[3] / "docs" / "howto" / "data.md").read_text(encoding="utf-8")
     examples = [tomllib.loads(example)["partition"] for example in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)]
     assert {example["by"] for example in examples} == set(get_args(By))
     people, shots = torch.arange(1500).repeat_interleave(20), torch.arange(20).repeat(1500)

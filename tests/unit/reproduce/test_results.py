@@ -8,21 +8,21 @@ from pathlib import Path
 from personae.reproduce.results import page
 from personae.reproduce.systems import SYSTEMS
 
-DOCS = Path(__file__).parents[3] / "docs"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
 def test_the_page_is_made_from_the_files():
     made = subprocess.run(
-        [sys.executable, "-m", "personae.reproduce.results", DOCS / "results"],
+        [sys.executable, "-m", "personae.reproduce.results", RESULTS / "claims"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert made.stdout == (DOCS / "results.md").read_text() == page(DOCS / "results")
+    assert made.stdout == (RESULTS / "claims.md").read_text() == page(RESULTS / "claims")
 
 
 def test_its_claims_are_those_of_the_papers():
-    for path in (DOCS / "results").glob("*.json"):
+    for path in (RESULTS / "claims").glob("*.json"):
         content = json.loads(path.read_text())
         known = {claim.id: claim for claim in SYSTEMS[content["system"]].claims}
         for claim in content["claims"]:

@@ -1,6 +1,6 @@
 """Pair lists as benchmarks of the field distribute them: which images there are, which pairs, in which folds.
 
-docs/evaluation.md says against what each layout was checked.
+docs/howto/evaluation.md says against what each layout was checked.
 """
 
 import posixpath
