@@ -1,5 +1,6 @@
 """A stage is an algorithm run for some rounds; a recipe is a tuple of stages."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -14,22 +15,36 @@ Side = Literal["all", "source", "targets"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One step of an experiment, with the way its clients are asked."""
+class StageOptions:
+    """What a stage is told. An experiment file has these keys, and those of `Stage` by name."""
 
     name: str
-    algorithm: AnyAlgorithm
-    rounds: int
+    rounds: int = 1
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
-    selection: Selection = field(default_factory=Everybody)  # which of these clients are asked in a round
-    aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
     quorum: float = 0.5  # share of the asked that must return an acceptable update
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
     server: ServerStep = field(default_factory=ServerStep)  # how far the server goes towards the merged model
 
+    @property
+    def title(self) -> str:
+        return self.label or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(StageOptions):
+    """One step of an experiment: what it is told, and the parts that it is made of."""
+
+    algorithm: AnyAlgorithm
+    selection: Selection = field(default_factory=Everybody)  # which of its clients are asked in a round
+    aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
+
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):  # it becomes the name of files
+            raise ConfigError(
+                f"stage {self.name!r}: a name begins with a letter or digit and goes on with these, '.', '_' and '-'"
+            )
         if self.rounds < 1:
             raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be at least 1")
         if self.clients not in get_args(Side):
@@ -79,10 +94,6 @@ class Stage:
                 f"stage {self.name}: aggregation {self.aggregation.name} takes at least {self.aggregation.least} "
                 f"updates, and {fewest} of {eligible} clients are asked in a round; ask more, or change its settings"
             )
-
-    @property
-    def title(self) -> str:
-        return self.label or self.name
 
     def takes(self, source: bool) -> bool:
         """Whether a client of the source, or of a target, takes part."""

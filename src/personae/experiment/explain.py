@@ -15,10 +15,11 @@ from personae.experiment.renamed import replacement
 _MISSPELT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = None) -> str:
+def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = None, also: Sequence[str] = ()) -> str:
     """The first problem in one line: where, what, and the valid key where one was misspelt or is from before.
 
-    `within` is what was read: an entry of a list there is called by its name, as in overrides.
+    `within` is what was read: an entry of a list there is called by its name, as in overrides. `also` are keys that
+    are valid beside those of the type.
     """
     problems = error.errors(include_url=False)
     first = min(problems, key=lambda problem: problem["type"] not in _MISSPELT)  # its right name may seem missing
@@ -27,7 +28,7 @@ def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = N
     if first["type"] in _MISSPELT:
         if today := replacement(place):
             return f"{place}: this key is no longer there; write {today}{more}"
-        valid = _keys_at(root, first["loc"][:-1])
+        valid = _keys_at(root, first["loc"][:-1]) + list(also if len(first["loc"]) == 1 else ())
         return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{place}: this is missing{more}"

@@ -1,10 +1,11 @@
 """The schema of `[[stages]]`, and the stages that they stand for."""
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, fields
 from typing import Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
 from personae.algorithms.carrying import Carry
@@ -12,37 +13,26 @@ from personae.algorithms.others import AVAILABLE
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.selection import Everybody, Selection
-from personae.core.server_step import ServerStep
-from personae.core.stage import Side, Stage
+from personae.core.stage import Stage, StageOptions
 from personae.errors import ConfigError
 from personae.experiment.explain import explain, nearest
-from personae.experiment.section import Section
 from personae.selection import SELECTIONS
 
 ChosenT = TypeVar("ChosenT")
 
 
-class StageSection(Section):
-    """One stage. `algorithm` holds the algorithm's name and its hyper-parameters; `selection` and
-    `aggregation` likewise."""
+@pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class StageSection(StageOptions):
+    """One stage: what it is told, and the parts that it is made of, each by its name and with its settings."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    label: str = ""
-    after: str | None = None
-    rounds: int = 1
-    clients: Side = "all"
-    aggregation: dict[str, Any] = Field(default_factory=lambda: {"name": Mean.name})
-    selection: dict[str, Any] = Field(default_factory=lambda: {"name": Everybody.name})
-    quorum: float = 0.5
-    evaluate_every: int = 0
-    server: ServerStep = Field(default_factory=ServerStep)
-    carry: Carry = Field(default_factory=Carry)
     algorithm: dict[str, Any]
+    selection: dict[str, Any] = field(default_factory=lambda: {"name": Everybody.name})
+    aggregation: dict[str, Any] = field(default_factory=lambda: {"name": Mean.name})
+    carry: Carry = field(default_factory=Carry)
 
     def built(self) -> Stage:
         """The stage that it describes."""
-        chosen = {"algorithm", "selection", "aggregation", "carry"}
-        options = {name: value for name, value in self if name not in chosen}
+        options = {option.name: getattr(self, option.name) for option in fields(StageOptions)}
         try:
             return Stage(
                 **options,
@@ -72,7 +62,7 @@ class StageSection(Section):
         """The rule, with what comes before it."""
         place, rest = f"stages.{self.name}.aggregation", dict(self.aggregation)
         before = rest.pop("before", [])
-        rule = _chosen(place, rest, AGGREGATIONS)
+        rule = _chosen(place, rest, AGGREGATIONS, also=("before",))
         if not isinstance(before, list | tuple) or not all(isinstance(each, Mapping) for each in before):
             raise ConfigError(f"{place}.before is a list of tables, each with a name")
         steps = [_chosen(f"{place}.before.{number}", each, PREPARATIONS) for number, each in enumerate(before)]
@@ -83,11 +73,16 @@ def _plain(chosen: Any) -> dict[str, Any]:
     """What was chosen, written out."""
     if isinstance(chosen, Prepared):
         return {**_plain(chosen.rule), "before": [_plain(each) for each in chosen.before]}
-    return {"name": chosen.name, **dataclasses.asdict(chosen)}
+    return {"name": chosen.name, **asdict(chosen)}
 
 
-def _chosen(place: str, options: Mapping[str, Any], registry: Mapping[str, type[ChosenT]]) -> ChosenT:
-    """What is registered under the name in these options, with the rest of them as its settings."""
+def _chosen(
+    place: str, options: Mapping[str, Any], registry: Mapping[str, type[ChosenT]], also: Sequence[str] = ()
+) -> ChosenT:
+    """What is registered under the name in these options, with the rest of them as its settings.
+
+    `also` are valid keys beside its own.
+    """
     rest = dict(options)
     name = rest.pop("name", None)
     if not isinstance(name, str) or name not in registry:
@@ -96,4 +91,4 @@ def _chosen(place: str, options: Mapping[str, Any], registry: Mapping[str, type[
     try:
         return TypeAdapter(kind).validate_python(rest)
     except ValidationError as error:
-        raise ConfigError(explain(error, kind, place)) from error
+        raise ConfigError(explain(error, kind, place, also=also)) from error
