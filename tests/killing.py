@@ -192,7 +192,7 @@ def _before_keeping(stage_name: str, number: int) -> Callable[[], None]:
 
 
 BEFORE_THE_FIRST_CHECKPOINT: dict[str, Callable[[], None]] = {
-    "start, the folder made and empty": _at_function(rundir, "_hold"),
+    "start, the folder made and empty": _at_function(rundir, "hold"),
     "start, some of the files that describe the run written": _at_file("replace", "config.json", 1),
     "start, while faces are read": _at_function(materials, "synthetic_faces"),
     "start, in the assessment": _after_answer("assess", "pretrain", 0, 2),

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from personae.errors import ConfigError, Interrupted
 
 
@@ -52,6 +54,26 @@ def private_folder(path: Path) -> Path:
     """A folder that nobody but its owner can look into, unless it was there before."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def lock(path: Path) -> FileLock:
+    """A lock on a file that is there for nothing else. The system takes it back from a process, however that ends.
+
+    On a disk without locks there is none: a file that stays after its process was killed would keep everybody out.
+    """
+    return FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False)
+
+
+def hold(path: Path, taken: str) -> FileLock:
+    """Lock a file for this process; `taken` is what to say where another one has it."""
+    held = lock(path)
+    try:
+        held.acquire(blocking=False)
+    except Timeout as error:
+        raise ConfigError(taken) from error
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot be written ({error.strerror}); choose another place") from error
+    return held
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:

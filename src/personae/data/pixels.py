@@ -23,7 +23,7 @@ from torch import Tensor
 
 from personae.data.shapes import Sizes
 from personae.errors import ConfigError, DataError, Interrupted
-from personae.files import private_folder, replacing, write_text
+from personae.files import lock, private_folder, replacing, write_text
 
 Pixels = NDArray[np.uint8]
 Append = Callable[[Pixels], None]
@@ -251,8 +251,7 @@ def _forget_older_states(folder: Path, recipe: Recipe) -> None:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     private_folder(folder)
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(folder / _LOCK):
         yield
 
 

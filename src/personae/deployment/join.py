@@ -1,9 +1,7 @@
 """A client's side of a run over a network: its desk, and the SuperNode that keeps the connection to the server."""
 
-import fcntl
 import http.client
 import json
-import os
 import ssl
 import tempfile
 import threading
@@ -31,7 +29,7 @@ from personae.experiment.config import Experiment
 from personae.experiment.faces import own_faces, public_faces, public_source
 from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
-from personae.files import private_folder
+from personae.files import hold, private_folder
 from personae.privacy.disclosure import leaves, warning
 from personae.progress import Progress, silent, unheard
 from personae.runtime.problems import PROBLEMS, ProblemLog
@@ -130,7 +128,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]
     command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
     private_folder(member.home)
-    lock = _hold(member.home)
+    held = hold(member.home / ".lock", f"{member.home}: another client works here; choose another --home")
     torch.set_num_threads(1)  # sums depend on it
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
@@ -140,7 +138,7 @@ def join(server: str, member: Member, certs: Path) -> None:
             obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
             _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
     finally:
-        os.close(lock)
+        held.release()
 
 
 def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], str | None]) -> None:
@@ -210,13 +208,3 @@ def _address(server: str) -> tuple[str, int]:
     if not 0 < int(port) < 65536:
         raise ConfigError(f"--server {server}: a port is between 1 and 65535")
     return host.strip("[]"), int(port)
-
-
-def _hold(home: Path) -> int:
-    lock = os.open(home / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise ConfigError(f"{home}: another client works here; choose another --home") from error
-    return lock

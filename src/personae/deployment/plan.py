@@ -17,6 +17,7 @@ PLAN = "deployment.json"
 NOTICES = "notices.log"  # of a run over a network: what there is to say, and how it ended
 OUTCOME = "outcome.json"
 WORKING = "working.lock"  # held by the process that is at it
+SERVING = "serving.lock"  # and by the one that starts it, again and again
 DEADLINE = 600.0
 WAIT = 3600.0
 MAX_BYTES = 1 << 30

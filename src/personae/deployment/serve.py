@@ -1,6 +1,5 @@
 """The server of a run over a network: a SuperLink behind a gate, supervised until the run is done."""
 
-import fcntl
 import json
 import os
 import ssl
@@ -15,22 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from personae.core.acceleration import Acceleration
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed
 from personae.deployment.gate import Gate
-from personae.deployment.plan import NOTICES, OUTCOME, PLAN, WORKING, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory, has_begun
 from personae.experiment.rundir import environment as surroundings
 from personae.experiment.sources import SYNTHETIC
-from personae.files import write_text
+from personae.files import hold, lock, write_text
 from personae.progress import unheard
 
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
-    *(PLAN, NOTICES, OUTCOME, WORKING),
+    *(PLAN, NOTICES, OUTCOME, WORKING, SERVING),
     *("app", "flower", "flower.log", "traffic.json"),
 }
 STARTING = 120.0  # seconds for a program of Flower's to be there
@@ -118,17 +119,17 @@ def _alone(out: Path) -> Iterator[None]:
     A ServerApp lives on without its SuperLink until its clients' deadline, and holds the run for so long.
     """
     out.mkdir(parents=True, exist_ok=True)
-    folder = os.open(out, os.O_RDONLY)
+    taken = f"{out}: another server is at work in this run; stop it, or choose another --out"
+    held = hold(out / SERVING, taken)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         end_leftovers(out / "flower")
         yield
-    except BlockingIOError as error:
-        raise ConfigError(f"{out}: another server is at work in this run; stop it, or choose another --out") from error
     finally:
-        os.close(folder)
         with suppress(OSError):
-            out.rmdir()  # where nothing came of it
+            if list(out.iterdir()) == [out / SERVING]:  # nothing came of it
+                (out / SERVING).unlink()
+                out.rmdir()
+        held.release()
 
 
 _ERRORS = {kind.exit_code: kind for kind in (ConfigError, DataError, Diverged, Interrupted, QuorumLost)}
@@ -281,9 +282,8 @@ def _read_from(path: Path, start: int) -> list[str]:
 
 def _is_held(out: Path) -> bool:
     """Whether the server's part of the run is at work; looking does not disturb it."""
-    with (out / WORKING).open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    try:
+        with lock(out / WORKING).acquire(blocking=False):
+            return False
+    except Timeout:
+        return True

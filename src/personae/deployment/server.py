@@ -1,6 +1,5 @@
 """The server's side of a run over a network: the engine of every run, with a grid as its transport."""
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
 from personae.experiment.run import initial_weights
 from personae.experiment.rundir import RunDirectory
-from personae.files import write_text
+from personae.files import lock, write_text
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine
 from personae.runtime.federation import ClientFaces, Federation
@@ -37,8 +36,7 @@ class Absent:
 def main(grid: Grid, config: Mapping[str, Any]) -> None:
     """Run, or go on with, the run in the folder `out`, and leave behind how it ended."""
     out = Path(str(config["out"]))
-    with (out / WORKING).open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with lock(out / WORKING):
         _conduct(grid, out)
 
 

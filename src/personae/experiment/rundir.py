@@ -1,7 +1,6 @@
 """A run on disk: what was asked for, what happened, and what came of it."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import platform
@@ -19,9 +18,9 @@ import torch
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.stage import Recipe, Stage, predecessors
-from personae.errors import ConfigError, DataError
+from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
-from personae.files import private_folder, replacing, sweep, write_text
+from personae.files import hold, private_folder, replacing, sweep, write_text
 from personae.privacy.disclosure import leaves
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
@@ -45,7 +44,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _hold(path)
+        taken = f"{path}: another process is working in this run; wait for it or choose another --out"
+        self._lock = hold(path / LOCK, taken)
         self._records: dict[str, BufferedWriter] = {}
 
     @classmethod
@@ -75,13 +75,15 @@ class RunDirectory:
 
         `also`: what such a run leaves here besides.
         """
-        if is_taken(path, also):
-            raise ConfigError(
-                f"{path}: the folder is not empty; continue that run with --resume, or choose another --out"
-            )
+        _refuse_taken(path, also)  # and leave no lock in a folder that is none of ours
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        for leftover in (entry for entry in path.iterdir() if entry.name != LOCK):
+        try:
+            _refuse_taken(path, also)  # another process may have been faster, and be done
+        except ConfigError:
+            run.close()
+            raise
+        for leftover in (entry for entry in path.iterdir() if not entry.name.endswith(LOCK)):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         private_folder(path / "private")  # what never leaves a client, were they elsewhere
         before = predecessors(recipe)
@@ -94,19 +96,27 @@ class RunDirectory:
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
         """A run that was begun earlier, by the same experiment."""
-        known = path / "config.json"
-        if not known.is_file():
+        if not (path / "config.json").is_file():
             raise ConfigError(f"{path}: there is no run to resume here; start it without --resume")
+        run = cls(path)
+        try:
+            run._require(config)
+        except PersonaeError:
+            run.close()
+            raise
+        sweep(path)
+        return run._opened()
+
+    def _require(self, config: Mapping[str, Any]) -> None:
+        """That this run is of this experiment."""
+        known = self.path / "config.json"
         try:
             begun = json.loads(known.read_text())
         except ValueError as error:
             raise DataError(f"{known}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
         if begun != json.loads(json.dumps(config)):
             different = _first_difference(begun, json.loads(json.dumps(config)))
-            raise ConfigError(f"{path}: this run is of another experiment ({different}); choose another --out")
-        run = cls(path)
-        sweep(path)
-        return run._opened()
+            raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another --out")
 
     def _opened(self) -> "RunDirectory":
         for name in RECORDS:
@@ -116,7 +126,7 @@ class RunDirectory:
     def close(self) -> None:
         for file in self._records.values():
             file.close()
-        os.close(self._lock)
+        self._lock.release()
 
     def metrics(self, event: Mapping[str, Any]) -> None:
         self._append("metrics", event)
@@ -162,6 +172,11 @@ def is_taken(path: Path, also: AbstractSet[str] = frozenset()) -> bool:
     return has_begun(path) or (path.exists() and not all(_is_own(entry.name, own) for entry in path.iterdir()))
 
 
+def _refuse_taken(path: Path, also: AbstractSet[str]) -> None:
+    if is_taken(path, also):
+        raise ConfigError(f"{path}: the folder is not empty; continue that run with --resume, or choose another --out")
+
+
 def _is_own(name: str, own: AbstractSet[str]) -> bool:
     return name in own or (name.startswith(".") and name.endswith(".tmp"))  # the latter as in files.py
 
@@ -191,19 +206,6 @@ def _describe(stage: Stage) -> dict[str, Any]:
         "discloses": leaves(stage.algorithm),
         "pools_faces": stage.algorithm.pools_faces,
     }
-
-
-def _hold(path: Path) -> int:
-    """Take the folder for this process; the lock goes when the process does, however it ends."""
-    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise ConfigError(
-            f"{path}: another process is working in this run; wait for it or choose another --out"
-        ) from error
-    return lock
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -1,0 +1,70 @@
+"""Locks on files: between processes, gone with the one that had them, and a clear line where there can be none."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from personae.core.stage import Stage
+from personae.errors import ConfigError
+from personae.experiment import rundir
+from personae.experiment.rundir import RunDirectory
+from personae.files import hold
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from personae.files import hold
+held = hold(Path(sys.argv[1]), "taken")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_is_between_processes_and_goes_with_the_one_that_is_killed(tmp_path: Path):
+    place = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(place)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="somebody has it"):
+            hold(place, "somebody has it")
+        holder.kill()
+        holder.wait()
+    held = hold(place, "somebody has it")
+    assert place.stat().st_mode & 0o777 == 0o600
+    held.release()
+    hold(place, "somebody has it").release()
+
+
+def test_where_nothing_can_be_written_the_folder_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"/file: cannot be written \(.+\); choose another place"):
+        hold(tmp_path / "file" / "lock", "somebody has it")
+
+
+def test_of_two_starts_into_one_folder_the_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The faster one completes a round between the other's look at the folder and its lock."""
+    recipe: tuple[Stage, ...] = ()
+
+    def faster(*arguments: Any) -> Any:
+        monkeypatch.setattr(rundir, "hold", hold)
+        RunDirectory.create(tmp_path / "run", {"seed": 1}, recipe, {}).close()
+        (tmp_path / "run" / "checkpoints").mkdir()
+        (tmp_path / "run" / "checkpoints" / rundir.LATEST).write_bytes(b"a round")
+        return hold(*arguments)
+
+    monkeypatch.setattr(rundir, "hold", faster)
+    with pytest.raises(ConfigError, match="not empty; continue that run with --resume"):
+        RunDirectory.create(tmp_path / "run", {"seed": 2}, recipe, {})
+    assert (tmp_path / "run" / "config.json").read_text() == '{\n "seed": 1\n}\n'
+    assert (tmp_path / "run" / "checkpoints" / rundir.LATEST).exists()
+    RunDirectory.reopen(tmp_path / "run", {"seed": 1}).close()  # the loser has let go
+
+
+def test_a_folder_that_is_no_run_stays_as_it_is(tmp_path: Path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="not empty"):
+        RunDirectory.create(tmp_path, {}, (), {})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["letter.txt"]
