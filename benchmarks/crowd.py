@@ -88,7 +88,7 @@ class Rounds:
     firewall: Firewall = field(default_factory=Firewall)
 
     def __post_init__(self) -> None:
-        algorithm = self.algorithm or FedPE(training=self.training, margin=MARGIN, rows="random")
+        algorithm = self.algorithm or FedPE(training=self.training, margin=MARGIN, head_init="random")
         self.stage = Stage(name="round", algorithm=algorithm, rounds=100_000, selection=self.selection)
         recipe = (self.stage,)
         self.federation = Federation(

@@ -25,7 +25,7 @@ source = "others"
 [[stages]]
 name = "pretrain"
 clients = "source"
-algorithm = { name = "fedpe", rows = "random", training = { epochs = 2, lr = 0.1 } }
+algorithm = { name = "fedpe", head_init = "random", training = { epochs = 2, lr = 0.1 } }
 
 [[stages]]
 name = "cluster"

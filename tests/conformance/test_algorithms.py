@@ -108,8 +108,8 @@ def test_it_forgets_what_a_client_has_sent_and_nothing_else(name: str, tmp_path:
 def test_templates_of_a_client_are_forgotten(name: str, tmp_path: Path):
     run = rehearse(tmp_path, name, rounds=1).run()
     state: Any = run.checkpoints.finished(name)
-    assert "ann" in state.rows
-    assert set(run.recipe[0].algorithm.forget(state, "ann").rows) == state.rows.keys() - {"ann"}
+    assert "ann" in state.class_embeddings
+    assert set(run.recipe[0].algorithm.forget(state, "ann").class_embeddings) == state.class_embeddings.keys() - {"ann"}
 
 
 # ------------------------------------------------------------------------------------------------- watching it work
@@ -227,8 +227,8 @@ def test_what_leaves_is_exactly_what_is_declared(tmp_path: Path, name: str, watc
 def test_it_says_whether_it_needs_public_faces(tmp_path: Path, name: str):
     algorithm = quickly(ALGORITHMS[name]())
     settings = [algorithm]
-    if "public" in ALGORITHMS[name].__dataclass_fields__ and name != "pretrain":
-        settings = [dataclasses.replace(algorithm, public=public) for public in (False, True)]
+    if "use_public_faces" in ALGORITHMS[name].__dataclass_fields__ and name != "pretrain":
+        settings = [dataclasses.replace(algorithm, use_public_faces=public) for public in (False, True)]
         assert [each.needs_public for each in settings] == [False, True]
     for number, each in enumerate(settings):
         stage = stage_of(each)
@@ -470,17 +470,19 @@ def test_a_client_receives_its_own_rows_and_nobody_elses(tmp_path: Path, name: s
             name, ALGORITHMS[name].types.private, layout
         )
         source = torch.Generator().manual_seed(index)
-        sentinel = dataclasses.replace(kept, rows=torch.randn(kept.rows.shape, generator=source))
+        sentinel = dataclasses.replace(
+            kept, class_embeddings=torch.randn(kept.class_embeddings.shape, generator=source)
+        )
         PrivateStore.of(tmp_path / "second" / "private", client).save(name, 0, sentinel)
-        held[client].append(sentinel.rows)
+        held[client].append(sentinel.class_embeddings)
     transport = Listening(SameProcess(run.federation))
     run.run(transport)
     for answer in transport.answers:
         if isinstance(answer, Answer) and isinstance(answer.message, ALGORITHMS[name].types.up):
-            held[answer.client.name].append(answer.message.rows.rows)
+            held[answer.client.name].append(answer.message.class_embeddings.vectors)
     for request in transport.requests:
-        if request.down.rows is not None:
-            held[request.client.name].append(request.down.rows.rows)
+        if request.down.class_embeddings is not None:
+            held[request.client.name].append(request.down.class_embeddings.vectors)
     assert all(len(rows) >= 1 + 3 + 2 for rows in held.values())  # planted, sent, received
     for request in transport.requests:
         others = torch.cat([rows for client in NAMES if client != request.client.name for rows in held[client]])
@@ -507,16 +509,16 @@ def test_the_search_for_sentinels_finds_what_is_there():
 
     @dataclass(frozen=True, kw_only=True)
     class Leak(Message):
-        rows: ClassEmbeddings
+        class_embeddings: ClassEmbeddings
 
     secrets = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
     noise = torch.randn(10, 10, generator=torch.Generator().manual_seed(1))
     scaled, disordered = noise.clone(), noise.clone()
     scaled.view(-1)[53:61] = -3 * secrets[2]
     disordered.view(-1)[4:84:10] = secrets[4].flip(0)
-    assert not found_in(Leak(rows=ClassEmbeddings(noise)), secrets)
-    assert found_in(Leak(rows=ClassEmbeddings(scaled)), secrets)
-    assert found_in(Leak(rows=ClassEmbeddings(disordered)), secrets)
+    assert not found_in(Leak(class_embeddings=ClassEmbeddings(noise)), secrets)
+    assert found_in(Leak(class_embeddings=ClassEmbeddings(scaled)), secrets)
+    assert found_in(Leak(class_embeddings=ClassEmbeddings(disordered)), secrets)
 
 
 def test_every_algorithm_is_listed_under_its_own_name():

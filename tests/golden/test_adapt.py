@@ -46,7 +46,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, method: str, public:
         method=method,
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(2),
-        public=public,
+        use_public_faces=public,
         sampling=PublicSampling(threshold=-1.0),
         strength=STRENGTH,
         temperature=TEMPERATURE,
@@ -77,7 +77,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, method: str, public:
                 losses.append(loss.item())
         kept = PrivateStore.of(tmp_path / "private", name).load("adapt", Adapt.types.private, start.layout)
         assert (start.layout.views(kept.model.flat)["1.weight"] - trained[0]).abs().max() < 2e-5
-        assert (kept.rows - trained[1]).abs().max() < 2e-5
+        assert (kept.class_embeddings - trained[1]).abs().max() < 2e-5
         assert (trained[0] - teacher).abs().max() > 1e-2
         figures = [event["clients"][name] for event in run.notebook.books["metrics"] if event["event"] == "personal"]
         assert set(figures[-1]) == {"global/rank1", "personal/rank1"}

@@ -72,7 +72,7 @@ def test_own_rows_alone_give_what_the_whole_masked_layer_gives(tmp_path: Path, s
 
     def known(state: State) -> tuple[np.ndarray, np.ndarray]:
         theta = start.layout.views(state.model.flat)["1.weight"].double().numpy()
-        return theta, np.concatenate([state.rows[name].rows.double().numpy() for name in PEOPLE])
+        return theta, np.concatenate([state.class_embeddings[name].vectors.double().numpy() for name in PEOPLE])
 
     # From the second round on: in the first, the server has no layer yet and takes the rows as they come.
     for before, after in pairwise(states):
@@ -85,10 +85,10 @@ def test_own_rows_alone_give_what_the_whole_masked_layer_gives(tmp_path: Path, s
 def test_a_client_is_sent_its_own_rows_alone():
     rows = {name: ClassEmbeddings(torch.randn(2, 3)) for name in PEOPLE}
     model = Backbone(LinearPlan().build(torch.Generator().manual_seed(0)), 3).state()
-    down = FedAvg().send(State(model=model, rows=rows), ClientInfo("bob", 1))
+    down = FedAvg().send(State(model=model, class_embeddings=rows), ClientInfo("bob", 1))
     assert isinstance(down, Down)
-    assert down.rows is rows["bob"]
-    assert FedAvg().send(State(model=model, rows=rows), ClientInfo("eve", 2)).rows is None
+    assert down.class_embeddings is rows["bob"]
+    assert FedAvg().send(State(model=model, class_embeddings=rows), ClientInfo("eve", 2)).class_embeddings is None
 
 
 def test_rows_of_absent_clients_stay_and_new_ones_are_taken_as_they_come():

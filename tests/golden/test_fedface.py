@@ -77,7 +77,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, steps: int, reductio
     assert np.abs(start.layout.views(run.final())["1.weight"].numpy() - theta).max() < 1e-5
     state = run.checkpoints.finished("fedface")
     for name, expected in (("ann", ann), ("bob", bob)):
-        assert np.abs(state.rows[name].rows.numpy() - expected).max() < 1e-5
+        assert np.abs(state.class_embeddings[name].vectors.numpy() - expected).max() < 1e-5
     assert np.abs(rows - sent).max() > 1e-2
 
 
@@ -89,5 +89,5 @@ def test_the_first_row_is_the_mean_direction_of_the_faces(tmp_path: Path):
     theta = start.layout.views(start.flat)["1.weight"].double().numpy()
     run.run()
     features = unit(inputs(HOLDINGS.of("ann").train) @ theta.T)
-    found = run.checkpoints.finished("fedface").rows["ann"].rows.numpy()
+    found = run.checkpoints.finished("fedface").class_embeddings["ann"].vectors.numpy()
     assert np.abs(found - unit(features.mean(0, keepdims=True))).max() < 1e-6

@@ -153,7 +153,7 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
     # float32 against float64 over six steps.
     assert (start.layout.views(run.final())["1.weight"] - theta).abs().max() < 2e-5
     state = run.checkpoints.finished("fedfr")
-    assert (state.public.rows - phi).abs().max() < 2e-5
+    assert (state.public_embeddings.vectors - phi).abs().max() < 2e-5
     assert (phi - first_phi).abs().max() > 1e-3  # and Eq. 4 is no trifle
     rounds = [event["scalars"] for event in run.notebook.rounds()]
     assert [each["public_share"] for each in rounds] == pytest.approx(shares)
@@ -161,7 +161,7 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
     assert [each["loss"] for each in rounds] == pytest.approx(losses, rel=1e-5)
     for name, by_hand in kept.items():
         private = PrivateStore.of(tmp_path / "private", name).load("fedfr", Private, start.layout)
-        assert (private.rows - by_hand.rows).abs().max() < 2e-5
+        assert (private.class_embeddings - by_hand.rows).abs().max() < 2e-5
         assert (private.branch["transform"] - by_hand.matrix).abs().max() < 2e-5
         assert (private.branch["shift"] - by_hand.shift).abs().max() < 2e-5
         assert (private.branch["classifiers"] - by_hand.omega).abs().max() < 2e-5

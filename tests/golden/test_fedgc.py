@@ -72,9 +72,9 @@ def test_two_clients_and_two_rounds_by_hand(
     # float32 against float64 over four steps.
     assert np.abs(start.layout.views(run.final())["1.weight"].numpy() - theta).max() < 1e-5
     state = run.checkpoints.finished("fedgc")
-    assert list(state.rows) == ["ann", "bob"]
+    assert list(state.class_embeddings) == ["ann", "bob"]
     for name, expected in (("ann", ann), ("bob", bob)):
-        assert np.abs(state.rows[name].rows.numpy() - expected).max() < 1e-5
+        assert np.abs(state.class_embeddings[name].vectors.numpy() - expected).max() < 1e-5
     assert np.abs(rows - sent).max() > 1e-3  # the correction is no trifle
     kept = PrivateStore.of(tmp_path / "private", "bob").load("fedgc", FedGC.types.private, start.layout)
-    assert np.abs(kept.rows.numpy() - sent[2:]).max() < 1e-5
+    assert np.abs(kept.class_embeddings.numpy() - sent[2:]).max() < 1e-5

@@ -26,7 +26,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, weighting: str, step
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(steps),
         weighting=weighting,
-        rows="mean",
+        head_init="mean",
     )
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Pair(), network=LinearPlan(), benchmarks=())
     start = run.federation.backbone()
@@ -49,7 +49,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, weighting: str, step
     assert np.abs(theta - start.layout.views(start.flat)["1.weight"].numpy()).max() > 1e-2
     for name, expected in rows.items():
         kept = PrivateStore.of(tmp_path / "private", name).load("fedpe", FedPE.types.private, start.layout)
-        assert np.abs(kept.rows.numpy() - expected).max() < 1e-5
+        assert np.abs(kept.class_embeddings.numpy() - expected).max() < 1e-5
 
 
 def test_statistics_of_batch_norm_are_averaged_like_weights_and_counters_stay_out_of_it():

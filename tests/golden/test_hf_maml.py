@@ -34,7 +34,7 @@ def options(order: str, regularisation: float) -> dict:
             augmentation=Augmentation(flip=False, shift=0, colour=0.0),
         ),
         "regularisation": regularisation,
-        "rows": "mean",
+        "head_init": "mean",
     }
 
 
@@ -108,10 +108,11 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, kind, order: str, st
     assert np.abs(theta - start.layout.views(start.flat)["1.weight"].numpy()).max() > 1e-2
     for name, expected in rows.items():
         if kind is HFMAMLGlobal:
-            kept = run.checkpoints.finished("hf_maml_global").rows[name]
+            kept = run.checkpoints.finished("hf_maml_global").class_embeddings[name].vectors
         else:
             kept = PrivateStore.of(tmp_path / "private", name).load("hf_maml", HFMAML.types.private, start.layout)
-        assert np.abs(kept.rows.numpy() - expected).max() < 2e-5
+            kept = kept.class_embeddings
+        assert np.abs(kept.numpy() - expected).max() < 2e-5
 
 
 def test_with_a_local_layer_no_class_embedding_crosses_by_type():

@@ -26,11 +26,11 @@ ONE_STEP = LocalSGD(
 
 def test_a_client_is_sent_the_rows_of_all_others_and_not_its_own(backbone: Backbone):
     rows = {name: ClassEmbeddings(torch.full((2, 8), float(place))) for place, name in enumerate(("ann", "bob", "eve"))}
-    state = State(model=backbone.state(), rows=rows)
+    state = State(model=backbone.state(), class_embeddings=rows)
     down = Oracle().send(state, ClientInfo("bob", 1))
     assert down.others is not None
-    assert torch.equal(down.others.rows, torch.cat([rows["ann"].rows, rows["eve"].rows]))
-    assert Oracle().send(State(model=backbone.state(), rows={}), ClientInfo("bob", 1)).others is None
+    assert torch.equal(down.others.vectors, torch.cat([rows["ann"].vectors, rows["eve"].vectors]))
+    assert Oracle().send(State(model=backbone.state(), class_embeddings={}), ClientInfo("bob", 1)).others is None
 
 
 def test_the_first_round_is_that_of_fedpe_and_the_second_is_not(tmp_path: Path):
@@ -66,10 +66,10 @@ def test_rows_of_the_others_are_negatives_that_do_not_move(tmp_path: Path):
     module.train()
     batch = torch.arange(len(faces))
     features = module(normalise(faces.images(batch)))
-    rows = before.rows.clone().requires_grad_()
-    logits = features.detach() @ torch.cat([rows, down.others.rows]).T
+    rows = before.class_embeddings.clone().requires_grad_()
+    logits = features.detach() @ torch.cat([rows, down.others.vectors]).T
     (slope,) = torch.autograd.grad(F.cross_entropy(logits, faces.labels), rows)
-    assert torch.allclose(after.rows, before.rows - 0.1 * slope, atol=1e-5)
+    assert torch.allclose(after.class_embeddings, before.class_embeddings - 0.1 * slope, atol=1e-5)
 
 
 def test_users_are_told():

@@ -40,7 +40,7 @@ def test_a_source_and_a_target_by_hand(tmp_path: Path, constraint: str):
     start = run.federation.backbone()
     theta = start.layout.views(start.flat)["1.weight"].double().numpy()
     bob_rows = unit(np.random.default_rng(4).normal(size=(3, 3)))
-    kept = Private(rows=torch.from_numpy(bob_rows).float(), labels=torch.tensor(FOUND))
+    kept = Private(class_embeddings=torch.from_numpy(bob_rows).float(), labels=torch.tensor(FOUND))
     PrivateStore.of(tmp_path / "private", "bob").save("unsupervised", 0, kept)
     run.run()
 
@@ -60,5 +60,5 @@ def test_a_source_and_a_target_by_hand(tmp_path: Path, constraint: str):
     assert [event["scalars"]["loss"] for event in run.notebook.rounds()] == pytest.approx(losses, abs=1e-5)
     for name, rows, labels in (("ann", ann_rows, []), ("bob", bob_rows, FOUND)):
         found = PrivateStore.of(tmp_path / "private", name).load("unsupervised", Private, start.layout)
-        assert np.abs(found.rows.numpy() - rows).max() < 1e-5
+        assert np.abs(found.class_embeddings.numpy() - rows).max() < 1e-5
         assert found.labels.tolist() == labels

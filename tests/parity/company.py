@@ -28,7 +28,7 @@ SMALL = (
     "evaluation.folds=2",
     "evaluation.pairs_per_fold=60",
     'stages.shared.algorithm={name="fedpe",training={lr=0.1,batch_size=8,epochs=10}}',
-    'stages.own.algorithm={name="adapt",public=false,training={lr=0.02,batch_size=8,epochs=5}}',
+    'stages.own.algorithm={name="adapt",use_public_faces=false,training={lr=0.02,batch_size=8,epochs=5}}',
 )
 
 

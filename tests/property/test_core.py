@@ -90,8 +90,8 @@ class Update(Message):
     model: ModelState
     samples: Count
     figures: Scalars
-    rows: ClassEmbeddings | None
-    public: PublicEmbeddings
+    class_embeddings: ClassEmbeddings | None
+    public_embeddings: PublicEmbeddings
 
 
 @law
@@ -108,16 +108,16 @@ def test_any_message_survives_bytes(layout, count, figures, shape, data):
         model=ModelState(layout, torch.tensor(values)),
         samples=Count(count),
         figures=Scalars(figures),
-        rows=None if shape is None else ClassEmbeddings(torch.randn(shape)),
-        public=PublicEmbeddings(torch.ones(2, 3)),
+        class_embeddings=None if shape is None else ClassEmbeddings(torch.randn(shape)),
+        public_embeddings=PublicEmbeddings(torch.ones(2, 3)),
     )
     again = wire.decode(Update, wire.from_bytes(wire.to_bytes(wire.encode(update))), layout)
     assert same(again.model.flat, update.model.flat)
     assert again.samples == update.samples
     assert again.figures == update.figures
-    assert (again.rows is None) == (shape is None)
-    assert shape is None or same(again.rows.rows, update.rows.rows)
-    assert same(again.public.rows, update.public.rows)
+    assert (again.class_embeddings is None) == (shape is None)
+    assert shape is None or same(again.class_embeddings.vectors, update.class_embeddings.vectors)
+    assert same(again.public_embeddings.vectors, update.public_embeddings.vectors)
 
 
 @law

@@ -74,13 +74,16 @@ def test_the_order_in_which_clients_are_heard_changes_no_bit_of_their_rows(
     replies = [
         Reply(
             ClientInfo(f"client-{index}", index),
-            Up(model=model, rows=ClassEmbeddings(part.float()), samples=Count(1), training=Scalars({})),
+            Up(model=model, class_embeddings=ClassEmbeddings(part.float()), samples=Count(1), training=Scalars({})),
         )
         for index, part in enumerate(parts_of(sizes, seed))
     ]
     algorithm = FedGC(margin=margin, strength=0.1)
-    one = algorithm.merge(State(model=model, rows={}), iter(replies), server)
+    one = algorithm.merge(State(model=model, class_embeddings={}), iter(replies), server)
     random.shuffle(replies)  # type: ignore[attr-defined]
-    other = algorithm.merge(State(model=model, rows={}), iter(replies), server)
-    assert list(one.rows) == list(other.rows)
-    assert all(torch.equal(one.rows[name].rows, other.rows[name].rows) for name in one.rows)
+    other = algorithm.merge(State(model=model, class_embeddings={}), iter(replies), server)
+    assert list(one.class_embeddings) == list(other.class_embeddings)
+    assert all(
+        torch.equal(one.class_embeddings[name].vectors, other.class_embeddings[name].vectors)
+        for name in one.class_embeddings
+    )

@@ -45,7 +45,7 @@ def clients(trained: Backbone, counts=(3, 5, 8, 9, 5), training: LocalSGD = TRAI
             return Margin().loss(module(batch.images), rows, batch.labels)
 
         fit = training.fit(trained, [rows], faces, loss, torch.Generator().manual_seed(number), **options)
-        slope = rows.new_empty(0) if fit.slope is None else fit.slope
+        slope = rows.new_empty(0) if fit.mean_gradient is None else fit.mean_gradient
         ends.append(torch.cat([trained.flat, rows.flatten(), fit.velocity, slope, torch.tensor([fit.loss]).cuda()]))
     return ends
 
@@ -84,15 +84,15 @@ def test_momentum_goes_in_and_comes_out():
     assert far(*ends) < 1e-4
 
 
-def test_a_tilt_goes_in_and_the_mean_gradient_comes_out():
+def test_a_correction_goes_in_and_the_mean_gradient_comes_out():
     training = replace(TRAINING, clip_norm=1.0, lr=0.002)
     ends, sizes = [], []
     for acceleration in (PLAIN, Acceleration()):
         trained = backbone(acceleration)
-        tilt = torch.randn(trained.weights.numel(), generator=torch.Generator().manual_seed(9)) / 100
-        ends.append(clients(trained, counts=(5, 5, 5), training=training, tilt=tilt))
+        correction = torch.randn(trained.weights.numel(), generator=torch.Generator().manual_seed(9)) / 100
+        ends.append(clients(trained, counts=(5, 5, 5), training=training, correction=correction))
         sizes.append(len(ends[-1][0]) - len(clients(trained, counts=(5,), training=training)[0]))
-    assert sizes == [len(tilt), len(tilt)]
+    assert sizes == [len(correction), len(correction)]
     assert far(*ends) < 1e-4
 
 

@@ -26,7 +26,7 @@ from personae.core.message import Broadcast, LocalState, Message, Nothing, Serve
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.parts.embedding import class_features, still
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.local_sgd import Batch, Fit, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import distillation
@@ -35,21 +35,21 @@ from personae.parts.public import PublicSampling
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    public: PublicEmbeddings | None  # Phi; None where no public faces are used
+    public_embeddings: PublicEmbeddings | None  # Phi; None where no public faces are used
 
-    def public_rows(self) -> Tensor | None:
-        return self.public.rows if self.public else None
+    def public_vectors(self) -> Tensor | None:
+        return self.public_embeddings.vectors if self.public_embeddings else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Down(Broadcast):
-    public: PublicEmbeddings | None  # Phi
+    public_embeddings: PublicEmbeddings | None  # Phi
 
 
 @dataclass(frozen=True, kw_only=True)
 class Private(LocalState):
     model: ModelState  # theta_i: the personal model
-    rows: Tensor  # [W_i || Phi], Phi as this client has tuned it
+    class_embeddings: Tensor  # [W_i || Phi], Phi as this client has tuned it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class _Adaptation:
 class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     """A stage after any federated run: personal models from the global one, which itself does not change.
 
-    `public`: whether clients train with public faces beside their own. `sampling`: with which of them.
+    `use_public_faces`: whether clients train with public faces beside their own. `sampling`: with which of them.
 
     W_i begins as the mean feature of each person under theta. In further rounds a client goes on from where it was.
     """
@@ -111,35 +111,35 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     name: ClassVar[str] = "adapt"
     aggregates: ClassVar[Aggregates] = "nothing"
 
-    public: bool = True
+    use_public_faces: bool = True
     sampling: PublicSampling = field(default_factory=PublicSampling)
 
     @property
     def withheld(self) -> frozenset[str]:
-        return frozenset() if self.public else frozenset({"public"})
+        return frozenset() if self.use_public_faces else frozenset({"public_embeddings"})
 
     @property
     def needs_public(self) -> bool:
-        return self.public
+        return self.use_public_faces
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
-        phi = PublicEmbeddings(self.sampling.rows(previous, server, model)) if self.public else None
-        return State(model=model, public=phi)
+        phi = PublicEmbeddings(self.sampling.first_vectors(previous, server, model)) if self.use_public_faces else None
+        return State(model=model, public_embeddings=phi)
 
     def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
-        return Down(model=state.model, public=state.public)
+        return Down(model=state.model, public_embeddings=state.public_embeddings)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        samples = self.sampling.join(client, down.model, self.margin) if self.public else client.train
+        samples = self.sampling.join(client, down.model, self.margin) if self.use_public_faces else client.train
         client.backbone.load(down.model)
         known = class_features(client.backbone, client.train)
-        if down.public:
-            known = torch.cat([known, down.public.rows.to(known.device)])
-        rows = private.rows.to(known.device, copy=True) if private else known.clone()
+        if down.public_embeddings:
+            known = torch.cat([known, down.public_embeddings.vectors.to(known.device)])
+        rows = private.class_embeddings.to(known.device, copy=True) if private else known.clone()
         client.backbone.load(private.model if private else down.model)
         fit = self.adapted(client, rows, samples, down.model, known)
-        return Up(training=Scalars({"loss": fit.loss})), Private(model=client.backbone.state(), rows=rows)
+        return Up(training=Scalars({"loss": fit.loss})), Private(model=client.backbone.state(), class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002
         return state
@@ -153,8 +153,8 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
 class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     """A few steps of training at each client when it is judged: before (the global model) and after (its personal one).
 
-    `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `rows`: the
-    class embeddings of a client that kept none from the stages before, a new one.
+    `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `head_init`:
+    the class embeddings of a client that kept none from the stages before, a new one.
 
     Each round of the stage tunes anew from theta, with other batches.
     """
@@ -166,7 +166,7 @@ class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     training: LocalSGD = field(
         default_factory=lambda: LocalSGD(lr=0.01, momentum=0.9, weight_decay=0.0, batch_size=64, iterations=5)
     )
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
 
     def start(self, previous: ServerState | None, server: Server) -> ServerState:
         return ServerState(model=previous.model if previous else server.initial)
@@ -179,11 +179,7 @@ class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
 
     def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:  # noqa: ARG002
         client.backbone.load(down.model)
-        kept = client.recall(OwnRows)
-        if kept:
-            rows = kept.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, client.recall(OwnHead))
         known = class_features(client.backbone, client.train) if self.method == "distil" else rows
         self.adapted(client, rows, client.train, down.model, known)
         return client.embedder(client.backbone)

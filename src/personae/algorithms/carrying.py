@@ -47,7 +47,7 @@ from personae.parts.embedding import BackboneEmbedder
 from personae.parts.local_sgd import LocalSGD
 
 RecordT = TypeVar("RecordT", bound=Record)
-VARIATE, VELOCITY, BESIDE = "control variate", "velocity", "velocity beside"  # c_i, momentum of weights, of the rest
+VARIATE, VELOCITY, HEAD = "control variate", "velocity", "head momentum"  # c_i, momentum of weights, of the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +173,14 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         layout, more = client.backbone.layout, dict[str, Any]()
         directions, norms = dict[str, Tensor](), dict[str, Tensor]()
         if self.carry.control_variates:
-            assert carried.slope is not None
-            directions[VARIATE] = carried.slope
-            change = carried.slope - self._variate(private, client.backbone)
+            assert carried.mean_gradient is not None
+            directions[VARIATE] = carried.mean_gradient
+            change = carried.mean_gradient - self._variate(private, client.backbone)
             more["control_variate"] = Gradient(Gradient.part(layout), change)
         if self.carry.momentum != "none":
             assert carried.velocity is not None
-            assert carried.beside is not None
-            directions[BESIDE] = carried.beside
+            assert carried.head_momentum is not None
+            directions[HEAD] = carried.head_momentum
             if self.carry.momentum == "client":
                 directions[VELOCITY] = carried.velocity
             else:
@@ -236,21 +236,21 @@ class Carrying(Algorithm[ServerState, Broadcast, LocalState, Message]):
         if isinstance(kept, Kept) and kept.batch_norm:
             part = down.model.layout.only(kept.batch_norm)
             down = replace(down, model=down.model.with_entries(part, part.flatten(kept.batch_norm)))
-        public = client.public and Alone(client.public.samples, client.backbone)
-        return down, private, replace(client, public=public)
+        public = client.public_faces and Alone(client.public_faces.samples, client.backbone)
+        return down, private, replace(client, public_faces=public)
 
     def _carried(self, down: Broadcast, private: LocalState | None, backbone: Backbone) -> Carried:
         """What this round's training begins with."""
         carried, kept = Carried(), private.directions if isinstance(private, Kept) else {}
         received: dict[str, Gradient | None] = {field: getattr(down, field) for field in self.carry.crosses}
         if self.carry.momentum != "none":
-            carried.velocity, carried.beside = kept.get(VELOCITY), kept.get(BESIDE)
+            carried.velocity, carried.head_momentum = kept.get(VELOCITY), kept.get(HEAD)
             if momentum := received.get("momentum"):
                 carried.velocity = momentum.flat
         if self.carry.control_variates:
-            carried.tilt = -self._variate(private, backbone)
+            carried.correction = -self._variate(private, backbone)
             if variate := received.get("control_variate"):
-                carried.tilt += variate.flat.to(backbone.device)
+                carried.correction += variate.flat.to(backbone.device)
         return carried
 
     def _variate(self, private: LocalState | None, backbone: Backbone) -> Tensor:

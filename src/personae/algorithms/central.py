@@ -11,23 +11,23 @@ from personae.core.algorithm import Algorithm, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import Joined, Samples
 from personae.errors import ConfigError
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import HeadInit, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: Tensor  # the class embeddings
-    public: bool  # whether they are of public people
+    class_embeddings: Tensor  # the class embeddings
+    of_public_people: bool  # whether they are of public people
     velocity: Tensor | None  # the momentum that training goes on with
     loss: float  # mean over the last round
 
     def figures(self) -> dict[str, float]:
         return {"loss": self.loss}
 
-    def public_rows(self) -> Tensor | None:
-        return self.rows if self.public else None
+    def public_vectors(self) -> Tensor | None:
+        return self.class_embeddings if self.of_public_people else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     """Supervised training on the training faces of all clients in one place. Not private: for comparison only.
 
     The training budget is that of one round; its schedule spans all rounds of the stage, and momentum is carried over.
-    `rows`: how class embeddings begin, as the mean features of each person or at random. `public`: whether the public
-    faces are there, too.
+    `head_init`: how class embeddings begin, as the mean features of each person or at random. `use_public_faces`:
+    whether the public faces are there, too.
     """
 
     name: ClassVar[str] = "central"
@@ -45,25 +45,25 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
 
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
-    rows: Beginning = "mean"
-    public: bool = False
+    head_init: HeadInit = "mean"
+    use_public_faces: bool = False
 
     @property
     def needs_public(self) -> bool:
-        return self.public
+        return self.use_public_faces
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
         server.backbone.load(model)
-        rows = first_rows(self.rows, server.backbone, self.faces(server), server.generator)
-        return State(model=model, rows=rows, public=not self.pools_faces, velocity=None, loss=0.0)
+        rows = first_rows(self.head_init, server.backbone, self.faces(server), server.generator)
+        return State(model=model, class_embeddings=rows, of_public_people=not self.pools_faces, velocity=None, loss=0.0)
 
     def send(self, state: State, client: ClientInfo) -> Broadcast:  # noqa: ARG002
         return Broadcast(model=state.model)
 
     def merge(self, state: State, replies: Iterable[Reply[Nothing]], server: Server) -> State:  # noqa: ARG002
         module = server.backbone.load(state.model)
-        rows = state.rows.to(server.backbone.device, copy=True)
+        rows = state.class_embeddings.to(server.backbone.device, copy=True)
 
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)
@@ -79,13 +79,21 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
             part=part,
         )
         model = server.backbone.state()
-        return State(model=model, rows=rows, public=state.public, velocity=fit.velocity, loss=fit.loss)
+        return State(
+            model=model,
+            class_embeddings=rows,
+            of_public_people=state.of_public_people,
+            velocity=fit.velocity,
+            loss=fit.loss,
+        )
 
     def faces(self, server: Server) -> Samples:
         if server.pooled is None:
             raise ConfigError("central needs the faces of all clients in one place; it only runs in a simulation")
-        if not self.public:
+        if not self.use_public_faces:
             return server.pooled
-        if server.public is None:
-            raise ConfigError("there are no public faces: add [data.public] to the experiment, or set public = false")
-        return Joined(server.pooled, server.public, torch.arange(len(server.public)))
+        if server.public_faces is None:
+            raise ConfigError(
+                "there are no public faces: add [data.public] to the experiment, or set use_public_faces = false"
+            )
+        return Joined(server.pooled, server.public_faces, torch.arange(len(server.public_faces)))

@@ -18,14 +18,14 @@ from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import UNLABELLED
 from personae.errors import ConfigError
 from personae.parts.alignment import Mixture, discriminator, domain_loss, mmd, reverse
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import HeadInit, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: Tensor  # the class embeddings of the source
+    class_embeddings: Tensor  # the class embeddings of the source
     helpers: dict[str, Tensor]  # what else is trained, such as DANN's discriminator
     velocity: Tensor | None  # the momentum that training goes on with
     loss: float  # mean over the last round
@@ -44,7 +44,7 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
     strength: float = 1.0
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
@@ -64,15 +64,15 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
         server.backbone.load(model)
-        rows = first_rows(self.rows, server.backbone, self.domains(server).source, server.generator)
-        return State(model=model, rows=rows, helpers=self.helpers(server), velocity=None, loss=0.0)
+        rows = first_rows(self.head_init, server.backbone, self.domains(server).source, server.generator)
+        return State(model=model, class_embeddings=rows, helpers=self.helpers(server), velocity=None, loss=0.0)
 
     def send(self, state: State, client: ClientInfo) -> Broadcast:  # noqa: ARG002
         return Broadcast(model=state.model)
 
     def merge(self, state: State, replies: Iterable[Reply[Nothing]], server: Server) -> State:  # noqa: ARG002
         module, device = server.backbone.load(state.model), server.backbone.device
-        rows = state.rows.to(device, copy=True)
+        rows = state.class_embeddings.to(device, copy=True)
         helpers = tuple(entry.to(device, copy=True) for entry in state.helpers.values())
         progress = (server.round - 1) / server.rounds
 
@@ -93,7 +93,9 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
             part=(server.round - 1, server.rounds),
         )
         trained = dict(zip(state.helpers, helpers, strict=True))
-        return State(model=server.backbone.state(), rows=rows, helpers=trained, velocity=fit.velocity, loss=fit.loss)
+        return State(
+            model=server.backbone.state(), class_embeddings=rows, helpers=trained, velocity=fit.velocity, loss=fit.loss
+        )
 
     def domains(self, server: Server) -> Domains:
         if server.domains is None:
@@ -109,8 +111,8 @@ class DAN(_Adaptation):
     """Source and target made alike by their maximum mean discrepancy. Not private: for comparison only.
 
     `strength`: what the discrepancy is multiplied by (lambda of the DAN paper). `training`: as in central, a round's
-    budget, on a set in which the smaller domain is repeated until both are equal. `rows`: how the class embeddings of
-    the source begin.
+    budget, on a set in which the smaller domain is repeated until both are equal. `head_init`: how the class embeddings
+    of the source begin.
     """
 
     name: ClassVar[str] = "dan"
@@ -131,8 +133,8 @@ class DANN(_Adaptation):
 
     `strength`: what the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round
     to round, 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done: in the first one the discriminator
-    alone learns. `hidden`: the width of the discriminator. `training`: as in dan. `rows`: how the class embeddings of
-    the source begin.
+    alone learns. `hidden`: the width of the discriminator. `training`: as in dan. `head_init`: how the class embeddings
+    of the source begin.
     """
 
     name: ClassVar[str] = "dann"

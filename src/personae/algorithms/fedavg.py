@@ -21,30 +21,30 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, OwnRows, average_layer, first_rows
+from personae.parts.heads import HeadInit, OwnHead, average_layer, own_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: dict[str, ClassEmbeddings]  # a, in the rows of every client seen so far
+    class_embeddings: dict[str, ClassEmbeddings]  # a, in the rows of every client seen so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class Down(Broadcast):
-    rows: ClassEmbeddings | None  # the client's own rows of a; None before the server has seen them
+    class_embeddings: ClassEmbeddings | None  # the client's own rows of a; None before the server has seen them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """a_k as the client last had it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # w_k
-    rows: ClassEmbeddings  # a_k
+    class_embeddings: ClassEmbeddings  # a_k
     samples: Count  # n_k
     training: Scalars  # the mean loss
 
@@ -54,7 +54,7 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
     """Federated averaging of the backbone and of a classification layer over all clients' classes.
 
     `regularisation`: C, how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
-    `weighting`: by samples, n_k as above, or uniform. `rows`: how a_k begins when a client first takes part.
+    `weighting`: by samples, n_k as above, or uniform. `head_init`: how a_k begins when a client first takes part.
 
     Averaged over all clients, a row goes n_k / sum n of the way that its client took it. Averaged over its holders
     alone it would be the client's own row, and the algorithm FedPE with templates sent for nothing.
@@ -66,20 +66,20 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
     training: LocalSGD = field(default_factory=LocalSGD)
     regularisation: float = 0.0
     weighting: Weighting = "samples"
-    rows: Beginning = "random"
+    head_init: HeadInit = "random"
 
     def __post_init__(self) -> None:
         require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> State:
-        return State(model=previous.model if previous else server.initial, rows={})
+        return State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: State, client: ClientInfo) -> Down:
-        return Down(model=state.model, rows=state.rows.get(client.name))
+        return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        rows = own_rows(down, private, self.rows, client)
+        rows = own_rows(self.head_init, client, down.class_embeddings, private)
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
@@ -89,22 +89,14 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
         fit = self.training.train(client, [rows], client.train, loss)
         up = Up(
             model=client.backbone.state(),
-            rows=ClassEmbeddings(rows),
+            class_embeddings=ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         return merged(state, replies, self.weighting, server)
-
-
-def own_rows(down: Down, private: Private | None, beginning: Beginning, client: Client) -> Tensor:
-    """The rows a client goes on with: the server's, its own where the server knows none, or new ones."""
-    known = down.rows or private
-    if known:
-        return known.rows.to(client.backbone.device, copy=True)
-    return first_rows(beginning, client.backbone, client.train, client.generator)
 
 
 def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting, server: Server) -> State:
@@ -114,9 +106,9 @@ def merged(state: State, replies: Iterable[Reply[Up]], weighting: Weighting, ser
     def models() -> Iterator[tuple[Tensor, float]]:
         for reply in replies:
             weight = weight_of(weighting, reply.up.samples.value)
-            heard[reply.client.name] = reply.up.rows.rows, weight
+            heard[reply.client.name] = reply.up.class_embeddings.vectors, weight
             yield reply.up.model.flat, weight
 
     model = server.aggregate_models(models(), state.model)
-    layer = average_layer({name: kept.rows for name, kept in state.rows.items()}, heard)
-    return State(model=model, rows={name: ClassEmbeddings(rows) for name, rows in layer.items()})
+    layer = average_layer({name: kept.vectors for name, kept in state.class_embeddings.items()}, heard)
+    return State(model=model, class_embeddings={name: ClassEmbeddings(rows) for name, rows in layer.items()})

@@ -23,30 +23,30 @@ from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin, positive_hinge
 
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: dict[str, ClassEmbeddings]  # w_i of every client seen so far
+    class_embeddings: dict[str, ClassEmbeddings]  # w_i of every client seen so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class Down(Broadcast):
-    rows: ClassEmbeddings | None  # the client's own w_i, spread out; None before the server has seen it
+    class_embeddings: ClassEmbeddings | None  # the client's own w_i, spread out; None before the server has seen it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """w_i as the client last had it, for as long as the server knows none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # theta_i
-    rows: ClassEmbeddings | None  # w_i; it stays with the client where nothing is spread out
+    class_embeddings: ClassEmbeddings | None  # w_i; it stays with the client where nothing is spread out
     samples: Count  # n_i
     training: Scalars  # the mean loss
 
@@ -61,9 +61,9 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     `steps`, `momentum`: how often the server steps in a round, and its momentum, from rest in every round; Algorithm 1
     takes one plain step, the authors' code ten with 0.9. `reduction`: the sum of Eq. 9, or the mean of the authors'
     code. `anchors`: if given, so many classes are drawn for each step, and reg is their part of the sum, scaled up; for
-    more clients than the exact sum has time for. `rows`: how w_i begins, mean as in Eq. 6 or random. `fixed`: class
-    embeddings stay as they began, with `rows` random one of the paper's baselines. `weighting`: by samples, n_i as
-    above, or uniform. `regularisation`: how strongly embeddings are held to those of the model received
+    more clients than the exact sum has time for. `head_init`: how w_i begins, mean as in Eq. 6 or random. `fixed`:
+    class embeddings stay as they began, with `head_init` random one of the paper's baselines. `weighting`: by samples,
+    n_i as above, or uniform. `regularisation`: how strongly embeddings are held to those of the model received
     (`parts/drift.py`); 0 for none.
 
     `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
@@ -84,7 +84,7 @@ class FedFace(Algorithm[State, Down, Private, Up]):
     momentum: float = 0.0
     reduction: Reduction = "sum"
     anchors: int | None = None
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     fixed: bool = False
     weighting: Weighting = "samples"
     batch_norm: Statistics = "auto"
@@ -103,21 +103,17 @@ class FedFace(Algorithm[State, Down, Private, Up]):
 
     @property
     def withheld(self) -> frozenset[str]:
-        return frozenset({"rows"}) if not self.strength else frozenset()
+        return frozenset({"class_embeddings"}) if not self.strength else frozenset()
 
     def start(self, previous: ServerState | None, server: Server) -> State:
-        return State(model=previous.model if previous else server.initial, rows={})
+        return State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: State, client: ClientInfo) -> Down:
-        return Down(model=state.model, rows=state.rows.get(client.name))
+        return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        known = down.rows or private
-        if known:
-            rows = known.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, down.class_embeddings, private)
         alone = client.train.classes == 1
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
@@ -138,19 +134,19 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         rows = F.normalize(rows)
         up = Up(
             model=client.backbone.state(),
-            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
+            class_embeddings=None if "class_embeddings" in self.withheld else ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         heard: dict[str, ClassEmbeddings] = {}
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
-                if reply.up.rows:
-                    heard[reply.client.name] = reply.up.rows
+                if reply.up.class_embeddings:
+                    heard[reply.client.name] = reply.up.class_embeddings
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
         model = server.aggregate_models(models(), state.model)
@@ -158,7 +154,9 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         def correct(rows: Tensor, owners: Tensor, moving: Tensor) -> Tensor:  # noqa: ARG001 - whoever holds them
             return self.spread_out(rows, moving, server.generator)
 
-        return State(model=model, rows=corrected(state.rows, heard, correct, server.backbone.device))
+        return State(
+            model=model, class_embeddings=corrected(state.class_embeddings, heard, correct, server.backbone.device)
+        )
 
     def spread_out(self, rows: Tensor, moving: Tensor, generator: torch.Generator) -> Tensor:
         """W - lambda grad reg(W), back on the sphere, once or more often, where rows may move."""

@@ -32,7 +32,7 @@ from personae.parts.averaging import Weighting, weight_of
 from personae.parts.customisation import Branch
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.embedding import copied, still
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
@@ -44,19 +44,19 @@ COLLAPSED = 0.5  # such a share of hard negatives is no choice any more
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    public: PublicEmbeddings | None  # Phi; None where no public faces are used
+    public_embeddings: PublicEmbeddings | None  # Phi; None where no public faces are used
 
-    def public_rows(self) -> Tensor | None:
-        return self.public.rows if self.public else None
+    def public_vectors(self) -> Tensor | None:
+        return self.public_embeddings.vectors if self.public_embeddings else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Down(Broadcast):
-    public: PublicEmbeddings | None  # Phi
+    public_embeddings: PublicEmbeddings | None  # Phi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """W_i, and what makes the client's personal model."""
 
     model: ModelState  # theta_i, as it was sent: next time's previous model, and the backbone of the personal one
@@ -66,7 +66,7 @@ class Private(OwnRows):
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # theta_i
-    public: PublicEmbeddings | None  # Phi_i
+    public_embeddings: PublicEmbeddings | None  # Phi_i
     samples: Count  # n_i
     training: Scalars  # the mean loss, and the share of the public faces that were used
 
@@ -75,15 +75,15 @@ class Up(Message):
 class FedFR(Algorithm[State, Down, Private, Up]):
     """Federated averaging that trains with hard public negatives, stays near the global model, and personalizes.
 
-    `margin`: CosFace with s and m. `public`: whether clients train with public faces beside their own (without, there
-    is no Phi). `sampling`: with which of them, by t_HN. `classify`: alpha_1, the weight of the classification.
-    `contrast`, `customise`: alpha_2 and alpha_3; zero leaves the contrastive term or the branch out. `temperature`: tau
-    of the contrastive term. `one_vs_all`: s', m', lambda and t of the binary loss. `branch`: what trains it, that loss
-    or the paper's variant, CosFace among the client's own people, with the same s' and m' and divided by s' like Eq. 6,
-    so that alpha_3 weighs both alike. `transformed`: whether the personal model is theta_i followed by Pi_i, or theta_i
-    alone. `rows`: how W_i begins; Omega_i begins as a copy, and Pi_i as the identity. `weighting`: by samples, n_i as
-    above, or uniform. `counts`: what n_i counts, the client's own faces or, as in the authors' code, those and the
-    sampled public ones.
+    `margin`: CosFace with s and m. `use_public_faces`: whether clients train with public faces beside their own
+    (without, there is no Phi). `sampling`: with which of them, by t_HN. `classify`: alpha_1, the weight of the
+    classification. `contrast`, `customise`: alpha_2 and alpha_3; zero leaves the contrastive term or the branch out.
+    `temperature`: tau of the contrastive term. `one_vs_all`: s', m', lambda and t of the binary loss. `branch`: what
+    trains it, that loss or the paper's variant, CosFace among the client's own people, with the same s' and m' and
+    divided by s' like Eq. 6, so that alpha_3 weighs both alike. `transformed`: whether the personal model is theta_i
+    followed by Pi_i, or theta_i alone. `head_init`: how W_i begins; Omega_i begins as a copy, and Pi_i as the identity.
+    `weighting`: by samples, n_i as above, or uniform. `counts`: what n_i counts, the client's own faces or, as in the
+    authors' code, those and the sampled public ones.
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
@@ -100,7 +100,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
 
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
-    public: bool = True
+    use_public_faces: bool = True
     sampling: PublicSampling = field(default_factory=PublicSampling)
     classify: float = 1.0
     contrast: float = 5.0
@@ -109,7 +109,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     one_vs_all: OneVsAll = field(default_factory=OneVsAll)
     branch: Literal["binary", "cosface"] = "binary"
     transformed: bool = True
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     weighting: Weighting = "samples"
     counts: Literal["own", "all"] = "own"
     batch_norm: Statistics = "auto"
@@ -124,19 +124,19 @@ class FedFR(Algorithm[State, Down, Private, Up]):
 
     @property
     def withheld(self) -> frozenset[str]:
-        return frozenset() if self.public else frozenset({"public"})
+        return frozenset() if self.use_public_faces else frozenset({"public_embeddings"})
 
     @property
     def needs_public(self) -> bool:
-        return self.public
+        return self.use_public_faces
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         model = previous.model if previous else server.initial
-        phi = PublicEmbeddings(self.sampling.rows(previous, server, model)) if self.public else None
-        return State(model=model, public=phi)
+        phi = PublicEmbeddings(self.sampling.first_vectors(previous, server, model)) if self.use_public_faces else None
+        return State(model=model, public_embeddings=phi)
 
     def send(self, state: State, client: ClientInfo) -> Down:  # noqa: ARG002
-        return Down(model=state.model, public=state.public)
+        return Down(model=state.model, public_embeddings=state.public_embeddings)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         device = client.backbone.device
@@ -146,11 +146,12 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             previous = still(client.backbone, private.model, "previous")
             anchors = still(client.backbone, down.model, "global"), previous
         module = client.backbone.load(down.model)
-        if private:
-            rows = private.rows.to(device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
-        phi = down.public.rows.to(device, copy=True) if down.public else rows.new_empty(0, rows.shape[1])
+        rows = own_rows(self.head_init, client, private)
+        phi = (
+            down.public_embeddings.vectors.to(device, copy=True)
+            if down.public_embeddings
+            else rows.new_empty(0, rows.shape[1])
+        )
         branch = self.branch_of(private, rows) if self.customise else None
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
@@ -176,15 +177,15 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         model = client.backbone.state()
         up = Up(
             model=model,
-            public=PublicEmbeddings(phi) if len(phi) else None,
+            public_embeddings=PublicEmbeddings(phi) if len(phi) else None,
             samples=Count(len(samples) if self.counts == "all" else len(client.train)),
             training=Scalars({"loss": fit.loss, **share}),
         )
-        return up, Private(model=model, rows=rows, branch=parts)
+        return up, Private(model=model, class_embeddings=rows, branch=parts)
 
     def samples(self, model: ModelState, client: Client) -> tuple[Samples, dict[str, float]]:
         """The client's own faces with D_HN, and which share of the public faces that is."""
-        if not self.public:
+        if not self.use_public_faces:
             return client.train, {}
         joined = self.sampling.join(client, model, self.margin)
         return joined, {SHARE: len(joined.chosen) / len(joined.second)}
@@ -207,23 +208,26 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         vectors = (
             (
-                _joined(reply.up.model, reply.up.public or state.public),
+                _joined(reply.up.model, reply.up.public_embeddings or state.public_embeddings),
                 weight_of(self.weighting, reply.up.samples.value),
             )
             for reply in replies
         )
-        joined, layout = server.aggregate(vectors, _joined(state.model, state.public)), state.model.layout
+        joined, layout = server.aggregate(vectors, _joined(state.model, state.public_embeddings)), state.model.layout
         model = ModelState(layout, joined[: layout.size].clone())
-        if state.public is None:
-            return State(model=model, public=None)
-        return State(model=model, public=PublicEmbeddings(joined[layout.size :].view_as(state.public.rows).clone()))
+        if state.public_embeddings is None:
+            return State(model=model, public_embeddings=None)
+        return State(
+            model=model,
+            public_embeddings=PublicEmbeddings(joined[layout.size :].view_as(state.public_embeddings.vectors).clone()),
+        )
 
     def personal(self, down: Down, private: Private | None, client: Client) -> Embedder:
         if private is None:
             return super().personal(down, private, client)
         module = copied(client.backbone, private.model)
         if private.branch and self.transformed:
-            branch = self.branch_of(private, private.rows.to(client.backbone.device))
+            branch = self.branch_of(private, private.class_embeddings.to(client.backbone.device))
             module = branch.after(module)
         backbone = client.backbone
         return client.embedder(Backbone(module, backbone.width, backbone.device, backbone.acceleration))
@@ -244,4 +248,4 @@ def _joined(model: ModelState, public: PublicEmbeddings | None) -> Tensor:
     """theta_i and Phi_i as one vector, so that one pass averages both; who sends no Phi_i leaves Phi as it is known."""
     if public is None:
         return model.flat
-    return torch.cat([model.flat, public.rows.flatten().to(model.flat.device)])
+    return torch.cat([model.flat, public.vectors.flatten().to(model.flat.device)])

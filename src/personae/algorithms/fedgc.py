@@ -20,7 +20,7 @@ from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, S
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.linking import tokens_of
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -28,24 +28,24 @@ from personae.parts.margins import Margin
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: dict[str, ClassEmbeddings]  # W_k of every client seen so far
+    class_embeddings: dict[str, ClassEmbeddings]  # W_k of every client seen so far
     aliases: dict[str, Aliases] = field(default_factory=dict)  # and who of them is who, where people may be shared
 
 
 @dataclass(frozen=True, kw_only=True)
 class Down(Broadcast):
-    rows: ClassEmbeddings | None  # the client's own W_k, corrected; None before the server has seen it
+    class_embeddings: ClassEmbeddings | None  # the client's own W_k, corrected; None before the server has seen it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """W_k as the client last had it, for as long as the server knows none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # theta_k
-    rows: ClassEmbeddings | None  # W_k; it stays with the client where there is no regulariser
+    class_embeddings: ClassEmbeddings | None  # W_k; it stays with the client where there is no regulariser
     aliases: Aliases | None = None  # a token for each row, where people may be shared
     samples: Count  # n_k
     training: Scalars  # the mean loss
@@ -62,10 +62,10 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     products of the rows, by default as `margin` does. `self_term`: whether a row is also pulled along itself, as in Eq.
     5 with inner products, where this is most of a step and lengthens rows; Eqs. 10 to 12 leave it out. `tangential`:
     whether rows only turn and keep their length (`parts/corrections.py`). `fixed`: class embeddings stay as they began,
-    the paper's FedPE + Fixed (with `regulariser` none and `rows` random). `anchors`: if given, so many classes are
+    the paper's FedPE + Fixed (with `regulariser` none and `head_init` random). `anchors`: if given, so many classes are
     drawn for each step, and Reg is their part of the sum, scaled up; for more classes than the exact sum has time for.
-    `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins. `regularisation`: how strongly embeddings
-    are held to those of the model received (`parts/drift.py`); 0 for none.
+    `weighting`: by samples, n_k as above, or uniform. `head_init`: how W_k begins. `regularisation`: how strongly
+    embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
 
@@ -91,7 +91,7 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     link: str | None = None
     fixed: bool = False
     weighting: Weighting = "samples"
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
@@ -110,22 +110,18 @@ class FedGC(Algorithm[State, Down, Private, Up]):
     @property
     def withheld(self) -> frozenset[str]:
         if self.regulariser == "none":
-            return frozenset({"rows", "aliases"})
+            return frozenset({"class_embeddings", "aliases"})
         return frozenset() if self.link else frozenset({"aliases"})
 
     def start(self, previous: ServerState | None, server: Server) -> State:
-        return State(model=previous.model if previous else server.initial, rows={})
+        return State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: State, client: ClientInfo) -> Down:
-        return Down(model=state.model, rows=state.rows.get(client.name))
+        return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        known = down.rows or private
-        if known:
-            rows = known.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, down.class_embeddings, private)
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
@@ -135,12 +131,12 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         fit = self.training.train(client, [] if self.fixed else [rows], client.train, loss)
         up = Up(
             model=client.backbone.state(),
-            rows=None if "rows" in self.withheld else ClassEmbeddings(rows),
+            class_embeddings=None if "class_embeddings" in self.withheld else ClassEmbeddings(rows),
             aliases=Aliases(tokens_of(client.train.identities, self.link)) if self.link else None,
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         heard: dict[str, ClassEmbeddings] = {}
@@ -148,8 +144,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
-                if reply.up.rows:
-                    heard[reply.client.name] = reply.up.rows
+                if reply.up.class_embeddings:
+                    heard[reply.client.name] = reply.up.class_embeddings
                 if reply.up.aliases:
                     aliases[reply.client.name] = reply.up.aliases
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
@@ -162,8 +158,8 @@ class FedGC(Algorithm[State, Down, Private, Up]):
                 rows = self.step(rows, owners, moving, eta, drawn(self.anchors, rows, server.generator))
             return rows
 
-        rows = corrected(state.rows, heard, correct, server.backbone.device, aliases if self.link else None)
-        return State(model=model, rows=rows, aliases=aliases)
+        rows = corrected(state.class_embeddings, heard, correct, server.backbone.device, aliases if self.link else None)
+        return State(model=model, class_embeddings=rows, aliases=aliases)
 
     def step(self, rows: Tensor, owners: Tensor, moving: Tensor, eta: float, anchors: Tensor | None = None) -> Tensor:
         """W - lambda eta grad Reg(W), where rows may move."""

@@ -17,7 +17,7 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
@@ -33,7 +33,7 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """W_k: the client's class embeddings."""
 
 
@@ -48,7 +48,7 @@ class Up(Message):
 class FedPE(Algorithm[State, Down, Private, Up]):
     """Federated averaging with private class embeddings.
 
-    `weighting`: by samples, n_k as above, or uniform. `rows`: how W_k begins when a client first takes part.
+    `weighting`: by samples, n_k as above, or uniform. `head_init`: how W_k begins when a client first takes part.
     `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
     """
 
@@ -57,7 +57,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
     weighting: Weighting = "samples"
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
@@ -71,10 +71,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        if private:
-            rows = private.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, private)
 
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
@@ -84,7 +81,7 @@ class FedPE(Algorithm[State, Down, Private, Up]):
 
         fit = self.training.train(client, [rows], client.train, loss)
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)

@@ -24,7 +24,7 @@ from personae.core.message import ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import HeadInit, own_rows
 from personae.parts.local_sgd import Batch
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaFit, MetaSGD
@@ -36,7 +36,7 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
 
     `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none, and the paper does not
     say how much. `margin`: ArcFace with s = 8 and m = 0.5 in the paper. `weighting`: by samples, n_k as above, or
-    uniform. `rows`: how a_k begins when a client first takes part.
+    uniform. `head_init`: how a_k begins when a client first takes part.
     """
 
     name: ClassVar[str] = "hf_maml"
@@ -45,7 +45,7 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
     meta: MetaSGD = field(default_factory=MetaSGD)
     regularisation: float = 0.0
     weighting: Weighting = "samples"
-    rows: Beginning = "random"
+    head_init: HeadInit = "random"
 
     def __post_init__(self) -> None:
         require_regularisation(self.regularisation)
@@ -58,17 +58,14 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
 
     def local(self, down: fedpe.Down, private: fedpe.Private | None, client: Client) -> tuple[fedpe.Up, fedpe.Private]:
         client.backbone.load(down.model)
-        if private:
-            rows = private.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, private)
         fit = meta_train(self, rows, down.model, client)
         up = fedpe.Up(
             model=client.backbone.state(),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss, "adapted": fit.adapted}),
         )
-        return up, fedpe.Private(rows=rows)
+        return up, fedpe.Private(class_embeddings=rows)
 
     def merge(self, state: fedpe.State, replies: Iterable[Reply[fedpe.Up]], server: Server) -> fedpe.State:
         models = ((reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)) for reply in replies)
@@ -80,7 +77,7 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
     """Meta-learning over clients with a global classification layer: templates cross as in FedAvg.
 
     `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none. `margin`: ArcFace with
-    s = 8 and m = 0.5 in the paper. `weighting`: by samples, or uniform. `rows`: how a_k begins when a client first
+    s = 8 and m = 0.5 in the paper. `weighting`: by samples, or uniform. `head_init`: how a_k begins when a client first
     takes part.
     """
 
@@ -90,30 +87,30 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
     meta: MetaSGD = field(default_factory=MetaSGD)
     regularisation: float = 0.0
     weighting: Weighting = "samples"
-    rows: Beginning = "random"
+    head_init: HeadInit = "random"
 
     def __post_init__(self) -> None:
         require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> fedavg.State:
-        return fedavg.State(model=previous.model if previous else server.initial, rows={})
+        return fedavg.State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: fedavg.State, client: ClientInfo) -> fedavg.Down:
-        return fedavg.Down(model=state.model, rows=state.rows.get(client.name))
+        return fedavg.Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(
         self, down: fedavg.Down, private: fedavg.Private | None, client: Client
     ) -> tuple[fedavg.Up, fedavg.Private]:
         client.backbone.load(down.model)
-        rows = fedavg.own_rows(down, private, self.rows, client)
+        rows = own_rows(self.head_init, client, down.class_embeddings, private)
         fit = meta_train(self, rows, down.model, client)
         up = fedavg.Up(
             model=client.backbone.state(),
-            rows=ClassEmbeddings(rows),
+            class_embeddings=ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss, "adapted": fit.adapted}),
         )
-        return up, fedavg.Private(rows=rows)
+        return up, fedavg.Private(class_embeddings=rows)
 
     def merge(self, state: fedavg.State, replies: Iterable[Reply[fedavg.Up]], server: Server) -> fedavg.State:
         return fedavg.merged(state, replies, self.weighting, server)

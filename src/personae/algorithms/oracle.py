@@ -18,14 +18,14 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, OwnRows, first_rows
+from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class State(ServerState):
-    rows: dict[str, ClassEmbeddings]  # W_k of every client seen so far
+    class_embeddings: dict[str, ClassEmbeddings]  # W_k of every client seen so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,14 @@ class Down(Broadcast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Private(OwnRows):
+class Private(OwnHead):
     """W_k: the client's class embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Up(Message):
     model: ModelState  # theta_k
-    rows: ClassEmbeddings  # W_k
+    class_embeddings: ClassEmbeddings  # W_k
     samples: Count  # n_k
     training: Scalars  # the mean loss
 
@@ -50,7 +50,7 @@ class Up(Message):
 class Oracle(Algorithm[State, Down, Private, Up]):
     """Federated averaging where each client tells its people from everybody's. Not private: for comparison only.
 
-    `weighting`: by samples, or uniform. `rows`: how a client's class embeddings begin when it first takes part.
+    `weighting`: by samples, or uniform. `head_init`: how a client's class embeddings begin when it first takes part.
     `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
 
     A client trains with the true cross-client negatives that FedGC's correction stands in for. Everybody receives a
@@ -63,26 +63,23 @@ class Oracle(Algorithm[State, Down, Private, Up]):
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)
     weighting: Weighting = "samples"
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
         require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> State:
-        return State(model=previous.model if previous else server.initial, rows={})
+        return State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: State, client: ClientInfo) -> Down:
-        others = [known.rows for name, known in sorted(state.rows.items()) if name != client.name]
+        others = [known.vectors for name, known in sorted(state.class_embeddings.items()) if name != client.name]
         return Down(model=state.model, others=ClassEmbeddings(torch.cat(others)) if others else None)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        if private:
-            rows = private.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
-        others = rows[:0] if down.others is None else down.others.rows.to(client.backbone.device)
+        rows = own_rows(self.head_init, client, private)
+        others = rows[:0] if down.others is None else down.others.vectors.to(client.backbone.device)
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
 
         def loss(batch: Batch) -> Tensor:
@@ -92,18 +89,18 @@ class Oracle(Algorithm[State, Down, Private, Up]):
         fit = self.training.train(client, [rows], client.train, loss)
         up = Up(
             model=client.backbone.state(),
-            rows=ClassEmbeddings(rows),
+            class_embeddings=ClassEmbeddings(rows),
             samples=Count(len(client.train)),
             training=Scalars({"loss": fit.loss}),
         )
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
-        rows = dict(state.rows)
+        rows = dict(state.class_embeddings)
 
         def models() -> Iterator[tuple[Tensor, float]]:
             for reply in replies:
-                rows[reply.client.name] = reply.up.rows
+                rows[reply.client.name] = reply.up.class_embeddings
                 yield reply.up.model.flat, weight_of(self.weighting, reply.up.samples.value)
 
-        return State(model=server.aggregate_models(models(), state.model), rows=rows)
+        return State(model=server.aggregate_models(models(), state.model), class_embeddings=rows)

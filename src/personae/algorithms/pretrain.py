@@ -7,31 +7,31 @@ from personae.algorithms.central import Central
 from personae.core.algorithm import Server
 from personae.core.samples import Samples
 from personae.errors import ConfigError
-from personae.parts.heads import Beginning
+from personae.parts.heads import HeadInit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Central):
     """Supervised training on public faces, and on no others.
 
-    `public`: can be nothing but true.
+    `use_public_faces`: can be nothing but true.
     """
 
     name: ClassVar[str] = "pretrain"
     pools_faces: ClassVar[bool] = False
 
-    rows: Beginning = "random"
-    public: bool = True
+    head_init: HeadInit = "random"
+    use_public_faces: bool = True
 
     def __post_init__(self) -> None:
-        if not self.public:
-            raise ValueError("pretrain has public faces alone; public cannot be false")
+        if not self.use_public_faces:
+            raise ValueError("pretrain has public faces alone; use_public_faces cannot be false")
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:
         return "none"
 
     def faces(self, server: Server) -> Samples:
-        if server.public is None:
+        if server.public_faces is None:
             raise ConfigError("pretrain needs public faces; add [data.public] to the experiment")
-        return server.public
+        return server.public_faces

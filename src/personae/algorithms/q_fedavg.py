@@ -25,7 +25,7 @@ from personae.core.samples import Samples
 from personae.errors import Diverged
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import HeadInit, own_rows
 from personae.parts.images import normalise
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -39,9 +39,9 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
 
     `q`: 0 is FedPE; the paper tries 0.001 to 15 and picks by validation. `lipschitz`: L, by default 1 / the learning
     rate of `training` in the round, as in the paper. `weighting`: p_k by samples, or uniform, which is right where
-    clients are drawn with a chance in proportion to their samples. `rows`: how a_k begins when a client first takes
-    part. `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for
-    none, and no part of F_k.
+    clients are drawn with a chance in proportion to their samples. `head_init`: how a_k begins when a client first
+    takes part. `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0
+    for none, and no part of F_k.
 
     The server has to believe the losses: a client that claims a high one moves the model more than its share.
     """
@@ -54,7 +54,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     training: LocalSGD = field(default_factory=LocalSGD)
     lipschitz: float | None = None
     weighting: Weighting = "samples"
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
@@ -72,10 +72,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         module = client.backbone.load(down.model)
-        if private:
-            rows = private.rows.to(client.backbone.device, copy=True)
-        else:
-            rows = first_rows(self.rows, client.backbone, client.train, client.generator)
+        rows = own_rows(self.head_init, client, private)
         before = mean_loss(client.backbone, self.margin, rows, client.train)
 
         drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
@@ -87,7 +84,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
         fit = self.training.train(client, [rows], client.train, loss)
         figures = Scalars({"loss": fit.loss, BEFORE: before})
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=figures)
-        return up, Private(rows=rows)
+        return up, Private(class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""

@@ -27,7 +27,7 @@ from personae.core.signs import Figures
 from personae.errors import ConfigError
 from personae.parts.clustering import CFinch, Method, Shape
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
-from personae.parts.heads import Beginning, first_rows
+from personae.parts.heads import HeadInit, first_rows
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
 from personae.parts.pseudo import PseudoLabelled, odd_clusters, pseudo_labels
@@ -45,7 +45,7 @@ class Down(Broadcast):
 
 @dataclass(frozen=True, kw_only=True)
 class Private(LocalState):
-    rows: Tensor  # W_k: an embedding for each person, or for each cluster
+    class_embeddings: Tensor  # W_k: an embedding for each person, or for each cluster
     labels: Tensor  # y~: the cluster of each training face, -1 for none; empty at the source
 
 
@@ -60,7 +60,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     """Domain-constrained federated learning of one labelled source client and any number of unlabelled targets.
 
     `strength`: lambda; 0 for no constraint. `constrained`: whose loss has the term, the source's (the domain constraint
-    loss) or everybody's (FedProx). `training`: its `iterations` are E. `rows`: how W_k begins. `recluster_every`:
+    loss) or everybody's (FedProx). `training`: its `iterations` are E. `head_init`: how W_k begins. `recluster_every`:
     rounds after which targets cluster anew under the current model; 0 never, as in the paper. Their W_k then begins
     anew, too. `clustering`, `min_images`: how they do that. They mean what they mean in `cluster`, whose own settings
     are not taken over. A target without pseudo-labels of an earlier stage finds some when it first takes part.
@@ -74,7 +74,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))
     strength: float = 0.01
     constrained: Literal["source", "all"] = "source"
-    rows: Beginning = "mean"
+    head_init: HeadInit = "mean"
     recluster_every: int = 0
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
@@ -109,10 +109,10 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         labels, shape = (known.labels, None) if known else self.labels(client, anew)
         samples: Samples = client.train if client.info.source else PseudoLabelled(client.train, labels)
         if known:
-            rows = known.rows.to(client.backbone.device, copy=True)
+            rows = known.class_embeddings.to(client.backbone.device, copy=True)
         else:
-            rows = first_rows(self.rows, client.backbone, samples, client.generator)
-            client.carried.beside = None  # the momentum of other rows
+            rows = first_rows(self.head_init, client.backbone, samples, client.generator)
+            client.carried.head_momentum = None  # the momentum of other rows
         held = client.info.source or self.constrained == "all"
         training = replace(self.training, prox=self.strength if held else 0.0)
 
@@ -125,7 +125,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         fit = training.train(client, [rows], samples, loss)
         figures = {"loss": fit.loss, **(shape.figures() if shape else {})}
         up = Up(model=client.backbone.state(), training=Scalars(figures))
-        return up, Private(rows=rows, labels=labels)
+        return up, Private(class_embeddings=rows, labels=labels)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         return State(model=server.aggregate_models(((reply.up.model.flat, 1.0) for reply in replies), state.model))

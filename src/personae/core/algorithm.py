@@ -61,9 +61,9 @@ class Carried:
     """
 
     velocity: Tensor | None = None  # the momentum of the backbone's weights
-    beside: Tensor | None = None  # and of whatever else is trained, as one vector
-    tilt: Tensor | None = None  # what is added to the gradient of the backbone's weights at every step
-    slope: Tensor | None = None  # the mean of that gradient over the steps, without it
+    head_momentum: Tensor | None = None  # and of whatever else is trained, as one vector
+    correction: Tensor | None = None  # what is added to the gradient of the backbone's weights at every step
+    mean_gradient: Tensor | None = None  # the mean of that gradient over the steps, without it
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Client:
     rounds: int
     recall: Recall
     embedder: Callable[[Backbone], Embedder]
-    public: PublicFaces | None = None
+    public_faces: PublicFaces | None = None
     carried: Carried = field(default_factory=Carried)
 
 
@@ -97,7 +97,7 @@ class Server:
 
     initial: ModelState  # freshly initialised, or the weights that the experiment starts from
     backbone: Backbone
-    public: Samples | None  # faces that the server may have
+    public_faces: Samples | None  # faces that the server may have
     pooled: Samples | None  # the training faces of the stage's clients; only for an algorithm that says `pools_faces`
     generator: torch.Generator
     round: int  # counted from 1; 0 in `start`

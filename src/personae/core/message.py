@@ -131,7 +131,7 @@ class ServerState(Record):
         mappings = {name: get_args(kind) for name, kind in cls.hints().items() if get_origin(kind) in (dict, Mapping)}
         return tuple(name for name, (_, value) in mappings.items() if value in KINDS)
 
-    def public_rows(self) -> Tensor | None:
+    def public_vectors(self) -> Tensor | None:
         """Class embeddings of the public people, where the server has come to any."""
         return None
 

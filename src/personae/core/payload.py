@@ -130,29 +130,29 @@ class Gradient(NetworkVector):
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows(Payload):
-    rows: Tensor  # [classes, embedding]
+class _Vectors(Payload):
+    vectors: Tensor  # [classes, embedding]
 
     def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or self.rows.dtype != torch.float32:
-            found = f"a {self.rows.dtype} array of shape {tuple(self.rows.shape)}"
+        if self.vectors.ndim != 2 or self.vectors.dtype != torch.float32:
+            found = f"a {self.vectors.dtype} array of shape {tuple(self.vectors.shape)}"
             raise ValueError(f"{type(self).__name__} is {found}, not float32 rows")
 
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
-        return {"rows": self.rows.contiguous()}, {}
+        return {"vectors": self.vectors.contiguous()}, {}
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:  # noqa: ARG003
-        _only(("rows",), arrays, cls)
+        _only(("vectors",), arrays, cls)
         _only((), scalars, cls)
-        return cls(arrays["rows"])
+        return cls(arrays["vectors"])
 
 
-class ClassEmbeddings(_Rows):
+class ClassEmbeddings(_Vectors):
     """One vector for each identity that a client holds: it says something about a person."""
 
 
-class PublicEmbeddings(_Rows):
+class PublicEmbeddings(_Vectors):
     """One vector for each identity of a public data set that all parties have."""
 
 

@@ -83,7 +83,7 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
     classes = sum(holding.identities for holding in trainers) // len(trainers)
     images = sum(holding.train for holding in trainers)
     if not algorithm.federated and not algorithm.pools_faces:
-        public = materials.public if getattr(algorithm, "public", False) else None
+        public = materials.public if getattr(algorithm, "use_public_faces", False) else None
         images = 0 if public is None else len(public)
     people = 0 if materials.public is None else materials.public.samples().classes
     sizes = layout, width, classes, people, withheld(algorithm)

@@ -102,7 +102,7 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _entries(docstring: str, names: set[str]) -> dict[str, str]:
-    """Entries such as "`rows`, `fixed`: how they begin.", each until the next one or the end of its paragraph."""
+    """Entries such as "`head_init`, `fixed`: how they begin.", each until the next one or the end of its paragraph."""
     found: dict[str, str] = {}
     for paragraph in inspect.cleandoc(docstring).split("\n\n"):
         text = " ".join(paragraph.split())

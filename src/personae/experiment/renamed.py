@@ -5,6 +5,8 @@ from fnmatch import fnmatchcase
 
 RENAMED: Mapping[str, str] = {  # the place of the old key, where * is the name of a stage
     "stages.*.participation": 'selection = { name = "share", share = ... }',
+    "stages.*.algorithm.rows": "head_init",
+    "stages.*.algorithm.public": "use_public_faces",
 }
 
 

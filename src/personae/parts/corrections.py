@@ -166,7 +166,7 @@ def corrected(
     groups = dict(sorted({**known, **heard}.items()))
     if not heard:
         return groups
-    rows, owners = stacked([group.rows.to(device) for group in groups.values()])
+    rows, owners = stacked([group.vectors.to(device) for group in groups.values()])
     moving = torch.tensor([name in heard for name in groups], device=device)[owners, None]
     if aliases is None:
         moved = correct(rows, owners, moving)
@@ -175,7 +175,7 @@ def corrected(
         moved = _as_one(rows, owners, moving, tokens, correct)
     if not moved.isfinite().all():
         raise Diverged("the corrected class embeddings are not finite; lower the strength of the correction")
-    parts = moved.split([len(group.rows) for group in groups.values()])  # type: ignore[no-untyped-call]
+    parts = moved.split([len(group.vectors) for group in groups.values()])  # type: ignore[no-untyped-call]
     return {name: ClassEmbeddings(part) for name, part in zip(groups, parts, strict=True)}
 
 

@@ -42,7 +42,7 @@ class Step(Protocol):
     pairs: list[tuple[Tensor, Tensor]]  # what it moves, and the gradients
     momenta: list[Tensor]
     anchor: Tensor | None  # where the backbone began
-    tilt: Tensor | None  # what is added to the gradient of its weights
+    correction: Tensor | None  # what is added to the gradient of its weights
     path: Tensor | None  # the sum of these gradients so far, without it
     total: Tensor  # of the losses so far
     rounding: float  # of its arithmetic, relative
@@ -135,7 +135,7 @@ class Program:
         loss: Callable[[Any], Tensor],
         others: Sequence[Tensor],
         velocity: Tensor | None,
-        tilt: Tensor | None,
+        correction: Tensor | None,
     ) -> Iterator[Callable[[], Ending]]:
         """Inside, the tensors of this loss are at the program's places. Gives a function for how it ends."""
         contents = _Contents(self.backbone, others)
@@ -146,7 +146,7 @@ class Program:
         stream = self.side if current == default else current  # nothing can be captured on the default stream
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            self._begin(loss, velocity, tilt, parts)
+            self._begin(loss, velocity, correction, parts)
             with _moved(contents.tensors, self.places, len(others)):
                 yield lambda: (
                     torch.cat([self.step.momenta[0], *(part.flatten() for part in parts)]),
@@ -172,7 +172,7 @@ class Program:
             graph.replay()
 
     def _begin(
-        self, loss: Callable[[Any], Tensor], velocity: Tensor | None, tilt: Tensor | None, parts: Sequence[Tensor]
+        self, loss: Callable[[Any], Tensor], velocity: Tensor | None, correction: Tensor | None, parts: Sequence[Tensor]
     ) -> None:
         self.step.loss = loss
         self.step.total.zero_()
@@ -185,8 +185,8 @@ class Program:
                 target.copy_(part.view_as(target))
         if self.step.anchor is not None:
             self.step.anchor.copy_(self.backbone.weights)
-        if self.step.tilt is not None and self.step.path is not None and tilt is not None:
-            self.step.tilt.copy_(tilt)
+        if self.step.correction is not None and self.step.path is not None and correction is not None:
+            self.step.correction.copy_(correction)
             self.step.path.zero_()
 
     def _capture(self, inputs: Inputs) -> tuple[torch.cuda.CUDAGraph, Inputs] | None:

@@ -8,26 +8,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from personae.core.algorithm import Client
 from personae.core.backbone import Backbone
 from personae.core.message import LocalState
+from personae.core.payload import ClassEmbeddings
 from personae.core.samples import Samples
 from personae.parts.embedding import class_features
 
-Beginning = Literal["random", "mean"]
+HeadInit = Literal["random", "mean"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnRows(LocalState):
+class OwnHead(LocalState):
     """What a client keeps of a classification layer; a later stage recalls it, whichever algorithm left it."""
 
-    rows: Tensor  # its class embeddings as it last had them
+    class_embeddings: Tensor  # its class embeddings as it last had them
 
 
-def first_rows(beginning: Beginning, backbone: Backbone, samples: Samples, generator: torch.Generator) -> Tensor:
+def first_rows(head_init: HeadInit, backbone: Backbone, samples: Samples, generator: torch.Generator) -> Tensor:
     """Rows of length one: in random directions, or each class's mean feature under the backbone as it is."""
-    if beginning == "mean":
+    if head_init == "mean":
         return class_features(backbone, samples)
     return F.normalize(torch.randn(samples.classes, backbone.width, generator=generator), dim=1).to(backbone.device)
+
+
+def own_rows(head_init: HeadInit, client: Client, *known: ClassEmbeddings | OwnHead | None) -> Tensor:
+    """What a client goes on with: its rows as the server or it last had them, the first that is known, or new ones."""
+    for each in known:
+        if each is not None:
+            vectors = each.vectors if isinstance(each, ClassEmbeddings) else each.class_embeddings
+            return vectors.to(client.backbone.device, copy=True)
+    return first_rows(head_init, client.backbone, client.train, client.generator)
 
 
 def average_layer(known: Mapping[str, Tensor], heard: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:

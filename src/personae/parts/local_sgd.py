@@ -44,13 +44,13 @@ def keeps_statistics(mode: Statistics, samples: Samples) -> bool:
 class Fit:
     """How training went: the mean loss over its steps, and the momentum it ended with.
 
-    `slope` is the mean gradient of the backbone's weights over the steps, where their gradients were tilted.
+    `mean_gradient` is that of the backbone's weights over the steps, where a correction was added to it.
     """
 
     loss: float
     steps: int
     velocity: Tensor
-    slope: Tensor | None = None
+    mean_gradient: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +138,10 @@ class LocalSGD:
         velocity: Tensor | None = None
         if carried.velocity is not None:
             size = sum(tensor.numel() for tensor in others)
-            beside = carried.beside if carried.beside is not None and len(carried.beside) == size else torch.zeros(size)
-            velocity = torch.cat([carried.velocity.to(device), beside.to(device)])
+            head = carried.head_momentum
+            if head is None or len(head) != size:
+                head = torch.zeros(size)
+            velocity = torch.cat([carried.velocity.to(device), head.to(device)])
         fit = self.fit(
             client.backbone,
             others,
@@ -147,12 +149,13 @@ class LocalSGD:
             loss,
             client.generator,
             velocity=velocity,
-            tilt=carried.tilt,
+            correction=carried.correction,
             part=(client.round - 1, client.rounds) if self.span == "stage" else (0, 1),
             frozen_statistics=frozen_statistics,
         )
         weights = client.backbone.layout.trainable_size
-        carried.velocity, carried.beside, carried.slope = fit.velocity[:weights], fit.velocity[weights:], fit.slope
+        carried.velocity, carried.head_momentum = fit.velocity[:weights], fit.velocity[weights:]
+        carried.mean_gradient = fit.mean_gradient
         return fit
 
     def fit(
@@ -164,16 +167,16 @@ class LocalSGD:
         generator: torch.Generator,
         *,
         velocity: Tensor | None = None,
-        tilt: Tensor | None = None,
+        correction: Tensor | None = None,
         part: tuple[int, int] = (0, 1),
         frozen_statistics: bool = False,
     ) -> Fit:
         """Train the backbone and the `others` (class embeddings, say) in place.
 
-        `velocity` is the momentum to go on with (none: from rest). `tilt` is added to the gradient of the backbone's
-        weights at every step; `Fit.slope` is then the mean of what it was added to. `part` (i, n) says that this is the
-        i-th of n equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by the statistics that it
-        came with and leaves them as they are; its scale and shift are trained all the same.
+        `velocity` is the momentum to go on with (none: from rest). `correction` is added to the gradient of the
+        backbone's weights at every step; `Fit.mean_gradient` is then the mean of what it was added to. `part` (i, n)
+        says that this is the i-th of n equal parts of one schedule. With `frozen_statistics`, BatchNorm normalises by
+        the statistics that it came with and leaves them as they are; its scale and shift are trained all the same.
 
         A loss is a function of the batch and of what it closes over. On a GPU it is captured together with that, so
         nothing else that it uses may change from step to step.
@@ -184,14 +187,14 @@ class LocalSGD:
         first = next(batches)
 
         def make(tensors: Sequence[Tensor]) -> _Step:
-            return _Step(self, backbone, tensors, loss, tilted=tilt is not None)
+            return _Step(self, backbone, tensors, loss, corrected=correction is not None)
 
         checked = 0.0
         with _training(backbone.module, frozen_statistics):
-            options = self, frozen_statistics, tilt is not None
+            options = self, frozen_statistics, correction is not None
             program = program_for(backbone, loss, others, make, options, samples.classes, first)
             run = program or make(others)
-            with run.fitting(loss, others, velocity, tilt) as ending:
+            with run.fitting(loss, others, velocity, correction) as ending:
                 for step, inputs in enumerate(chain([first], batches)):
                     run(*inputs, self.rate((part[0] + step / steps) / part[1]))
                     if step % CHECK_EVERY == CHECK_EVERY - 1 or step == steps - 1:
@@ -227,7 +230,7 @@ class _Step:
     """Moves the backbone and other tensors by one batch: momentum SGD, with all momenta in one vector."""
 
     def __init__(
-        self, options: LocalSGD, backbone: Backbone, others: Sequence[Tensor], loss: Loss, *, tilted: bool = False
+        self, options: LocalSGD, backbone: Backbone, others: Sequence[Tensor], loss: Loss, *, corrected: bool = False
     ) -> None:
         self.options, self.backbone, self.loss = options, backbone, loss
         self.pairs = [(backbone.weights, backbone.gradient), *map(_with_gradient, others)]
@@ -239,8 +242,8 @@ class _Step:
             for part, (weights, _) in zip(self.velocity.split(sizes), self.pairs, strict=True)  # type: ignore[no-untyped-call]
         ]
         self.anchor = backbone.weights.clone() if options.prox else None
-        self.tilt = torch.zeros_like(backbone.weights) if tilted else None
-        self.path = torch.zeros_like(backbone.weights) if tilted else None
+        self.correction = torch.zeros_like(backbone.weights) if corrected else None
+        self.path = torch.zeros_like(backbone.weights) if corrected else None
         self.total = torch.zeros((), device=backbone.device)
         self.rounding = torch.finfo(getattr(torch, options.precision)).eps
 
@@ -250,12 +253,12 @@ class _Step:
         loss: Loss,  # noqa: ARG002
         others: Sequence[Tensor],  # noqa: ARG002
         velocity: Tensor | None,
-        tilt: Tensor | None,
+        correction: Tensor | None,
     ) -> Iterator[Callable[[], Ending]]:
         if velocity is not None:
             self.velocity.copy_(velocity)
-        if self.tilt is not None and tilt is not None:
-            self.tilt.copy_(tilt)
+        if self.correction is not None and correction is not None:
+            self.correction.copy_(correction)
         yield lambda: (self.velocity, self.path)
 
     def __call__(self, images: Tensor, labels: Tensor, drawn: Tensor, rate: float | Tensor) -> None:
@@ -282,9 +285,9 @@ class _Step:
                 gradient.mul_(scale)
         for weights, gradient in self.pairs:
             gradient.add_(weights, alpha=options.weight_decay)
-        if self.tilt is not None and self.path is not None:
+        if self.correction is not None and self.path is not None:
             self.path.add_(self.backbone.gradient)
-            self.backbone.gradient.add_(self.tilt)
+            self.backbone.gradient.add_(self.correction)
         for (weights, gradient), momentum, factor in zip(self.pairs, self.momenta, self.factors, strict=True):
             momentum.mul_(options.momentum).add_(gradient)
             if isinstance(rate, Tensor):  # a captured step reads it anew at each replay

@@ -39,28 +39,30 @@ class PublicSampling:
     def takes_all(self) -> bool:
         return self.threshold is not None and self.threshold <= -1
 
-    def rows(self, previous: ServerState | None, server: Server, model: ModelState) -> Tensor:
+    def first_vectors(self, previous: ServerState | None, server: Server, model: ModelState) -> Tensor:
         """Phi at the beginning: as the stage before left it, or else the mean feature of each public person."""
-        if server.public is None:
-            raise ConfigError("sampling needs public faces: add [data.public] to the experiment, or set public = false")
-        known = previous.public_rows() if previous else None
-        if known is not None and known.shape == (server.public.classes, server.backbone.width):
+        if server.public_faces is None:
+            raise ConfigError(
+                "sampling needs public faces: add [data.public] to the experiment, or set use_public_faces = false"
+            )
+        known = previous.public_vectors() if previous else None
+        if known is not None and known.shape == (server.public_faces.classes, server.backbone.width):
             return known
         server.backbone.load(model)
-        rows = first_rows("mean", server.backbone, server.public, server.generator)
+        rows = first_rows("mean", server.backbone, server.public_faces, server.generator)
         if not rows.isfinite().all():  # an untrained network with BatchNorm may overflow in evaluation mode
             raise Diverged("features of public faces are not finite under the model to start from; pre-train it first")
         return rows
 
     def join(self, client: Client, model: ModelState, margin: Margin) -> Joined:
         """The client's training faces, and after them its hard negatives under this model."""
-        if client.public is None:
+        if client.public_faces is None:
             raise ConfigError(f"{client.info.name} has no public faces to train with")
-        public = client.public.samples
+        public = client.public_faces.samples
         if self.takes_all:
             return Joined(client.train, public, torch.arange(len(public)))
         threshold = margin.margin if self.threshold is None else self.threshold
-        features = client.public.features(model)
+        features = client.public_faces.features(model)
         client.backbone.load(model)
         local = embed(BackboneEmbedder(client.backbone, mirror=False), client.train).to(client.backbone.device)
         hard = HardNegatives(local, threshold, self.screen).among(features)

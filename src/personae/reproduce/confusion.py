@@ -34,7 +34,7 @@ class Crowd:
     vectors: Tensor  # of length one
     people: Tensor  # per face, 0 .. C - 1
     owners: Tensor  # per person, whose client it is
-    rows: Tensor  # per person, the class embedding that its client keeps
+    class_embeddings: Tensor  # per person, the class embedding that its client keeps
 
     def of(self, person: int) -> Tensor:
         return self.vectors[self.people == person]
@@ -45,7 +45,7 @@ class Crowd:
 
     def recognised(self, normalised: bool) -> float:
         """The share of the faces that lie closest to the class embedding of their own person, among their client's."""
-        rows = F.normalize(self.rows) if normalised else self.rows
+        rows = F.normalize(self.class_embeddings) if normalised else self.class_embeddings
         right = 0
         for client in range(int(self.owners.max()) + 1):
             own = (self.owners == client).nonzero().flatten()
@@ -89,7 +89,7 @@ def _crowd_of(outcome: Outcome) -> Crowd:
         kept: Any = store.load(stage.name, stage.algorithm.types.private, layout)
         if kept is None:
             raise DataError(f"{outcome.folder}: {client} never took part, so that it has no class embeddings")
-        rows.append(kept.rows)
+        rows.append(kept.class_embeddings)
         vectors.append(embed(embedder, faces).cpu())
         people.append(faces.labels + sum(len(known) for known in owners))
         owners.append(torch.full((faces.classes,), index))
@@ -111,7 +111,7 @@ def confused_pairs(label: str, chosen_by: str, variant: str) -> Quantity:
 
     def read(outcomes: Outcomes) -> float:
         chosen = crowd_of(outcomes[chosen_by])
-        return _mean(crowd_of(outcomes[variant]), chosen.closest(chosen.rows, PAIRS))
+        return _mean(crowd_of(outcomes[variant]), chosen.closest(chosen.class_embeddings, PAIRS))
 
     return Quantity(label, tuple(dict.fromkeys((chosen_by, variant))), read, "cosine")
 
@@ -137,7 +137,7 @@ def before_and_after(before: str, before_label: str, after: str, after_label: st
         seed, first = next(iter(outcomes.items()))
         crowds = {label: crowd_of(first[name]) for label, name in ((before_label, before), (after_label, after))}
         chosen = crowds[before_label]
-        pairs = _disjoint(chosen.closest(chosen.rows, 50 * SHOWN))
+        pairs = _disjoint(chosen.closest(chosen.class_embeddings, 50 * SHOWN))
         picture = Figure(figsize=(10, 8), layout="constrained")
         for column, (label, crowd) in enumerate(crowds.items()):
             _scatter(picture, column, crowd, pairs, f"{label}, t-SNE")

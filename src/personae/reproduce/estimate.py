@@ -44,7 +44,7 @@ def _in_a_round(stage: Stage, experiment: Experiment) -> int:
     if not isinstance(training, LocalSGD):
         return 0
     data, partition = experiment.data, experiment.partition
-    public = _size(data.public) if getattr(stage.algorithm, "public", False) is True else 0
+    public = _size(data.public) if getattr(stage.algorithm, "use_public_faces", False) is True else 0
     own = round(_size(data.private) * partition.train)
     if not stage.algorithm.federated:
         return training.steps(public + own * stage.algorithm.pools_faces) * training.batch_size

@@ -234,7 +234,7 @@ class _Walk:
         return Server(
             initial=self.initial,
             backbone=self.backbone,
-            public=self.engine.public,
+            public_faces=self.engine.public,
             pooled=pooled,
             generator=generator(self.engine.federation.seed, stage.name, round_, "server"),
             round=round_,

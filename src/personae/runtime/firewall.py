@@ -53,12 +53,13 @@ class Firewall:
         for payload in _payloads(update):
             if isinstance(payload, NetworkVector) and payload.layout != payload.part(backbone.layout):
                 return _difference(payload.layout, payload.part(backbone.layout))
-            if isinstance(payload, ClassEmbeddings) and payload.rows.shape[1] != backbone.width:
-                return f"its class embeddings hold {payload.rows.shape[1]} numbers, the network gives {backbone.width}"
-            if isinstance(payload, ClassEmbeddings) and named - {len(payload.rows)}:
-                return f"it names {named.pop()} identities and sends {len(payload.rows)} class embeddings"
-            if isinstance(payload, PublicEmbeddings) and payload.rows.shape != (people, backbone.width):
-                rows, width = payload.rows.shape
+            if isinstance(payload, ClassEmbeddings) and payload.vectors.shape[1] != backbone.width:
+                width = payload.vectors.shape[1]
+                return f"its class embeddings hold {width} numbers, the network gives {backbone.width}"
+            if isinstance(payload, ClassEmbeddings) and named - {len(payload.vectors)}:
+                return f"it names {named.pop()} identities and sends {len(payload.vectors)} class embeddings"
+            if isinstance(payload, PublicEmbeddings) and payload.vectors.shape != (people, backbone.width):
+                rows, width = payload.vectors.shape
                 return f"its public embeddings are {rows} rows of {width} numbers, not {people} of {backbone.width}"
             if not self.enabled:
                 continue

@@ -139,7 +139,7 @@ class ClientHost:
             rounds=stage.rounds,
             recall=recall,
             embedder=self.federation.embedder,
-            public=self.federation.public.open(self.backbone) if self.federation.public else None,
+            public_faces=self.federation.public.open(self.backbone) if self.federation.public else None,
         )
 
     def _store(self, request: Request) -> PrivateStore:

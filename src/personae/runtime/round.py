@@ -61,7 +61,7 @@ def federated_round(
             answered(1)
             if isinstance(answer, Failure):
                 failures[name] = answer
-            elif problem := firewall.problem(answer.message, server.backbone, server.public):
+            elif problem := firewall.problem(answer.message, server.backbone, server.public_faces):
                 rejected[name] = problem
             else:
                 measures[name] = Measure.of(answer.message, state.model)

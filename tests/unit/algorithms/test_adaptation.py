@@ -146,7 +146,7 @@ def test_one_step_is_that_of_the_formula(kind, round_: int):
     module = backbone.load(state.model).train()
     here, there = place.domains
     pixels = torch.cat([here.pixels[torch.arange(20) % 12], there.pixels])
-    labels, rows = here.labels[torch.arange(20) % 12], state.rows.clone().requires_grad_()
+    labels, rows = here.labels[torch.arange(20) % 12], state.class_embeddings.clone().requires_grad_()
     helpers = {name: entry.clone().requires_grad_() for name, entry in state.helpers.items()}
     out = module(normalise(pixels))
     unit = F.normalize(out)
@@ -172,7 +172,7 @@ def test_one_step_is_that_of_the_formula(kind, round_: int):
     expected = backbone.weights - 0.1 * backbone.gradient
     moved = after.model.flat[: backbone.layout.trainable_size]
     assert torch.allclose(moved, expected, atol=2e-5)
-    assert torch.allclose(after.rows, (rows - 0.1 * rows.grad).detach(), atol=1e-5)
+    assert torch.allclose(after.class_embeddings, (rows - 0.1 * rows.grad).detach(), atol=1e-5)
     assert after.loss == pytest.approx(loss.item(), abs=1e-4)
 
 
@@ -198,7 +198,7 @@ def test_rounds_go_on_with_the_momentum_and_the_schedule_of_the_stage(kind):
 @pytest.mark.parametrize("kind", [DAN, DANN])
 def test_rows_begin_as_told_and_the_discriminator_is_as_wide_as_told(kind):
     place = server()
-    mean, random = (kind(rows=rows).start(None, place).rows for rows in ("mean", "random"))
+    mean, random = (kind(head_init=rows).start(None, place).class_embeddings for rows in ("mean", "random"))
     assert torch.equal(mean, class_features(place.backbone, place.domains.source))
     assert torch.allclose(random.norm(dim=1), torch.ones(3))
     assert not torch.allclose(mean, random, atol=0.1)

@@ -207,7 +207,7 @@ def test_what_a_client_keeps_is_found_in_nothing_that_leaves(tmp_path: Path, car
     ups = [up for _, up in listened(run).trained()]
     for client in NAMES:
         kept = kept_by(run, client)
-        secrets += [array.flatten() for array in (kept.rows, *kept.directions.values())]
+        secrets += [array.flatten() for array in (kept.class_embeddings, *kept.directions.values())]
         if not carry.batch_norm_sent:
             secrets += [array.flatten() for array in kept.batch_norm.values()]
     secret = torch.cat(secrets).unique()
@@ -269,15 +269,15 @@ def test_rows_that_begin_anew_begin_at_rest(tmp_path: Path, monkeypatch: pytest.
     train = LocalSGD.train
 
     def noting(self, client, others, samples, loss, **options):
-        seen.append((client.info.name, client.round, client.carried.beside))
+        seen.append((client.info.name, client.round, client.carried.head_momentum))
         return train(self, client, others, samples, loss, **options)
 
     monkeypatch.setattr(LocalSGD, "train", noting)
     algorithm = Unsupervised(recluster_every=2, strength=0.0)
     rehearse(tmp_path, algorithm, Carry(momentum="client"), rounds=3).run()
-    for name, round_, beside in seen:
+    for name, round_, head_momentum in seen:
         begins = round_ == 1 or (round_ == 3 and name != NAMES[0])
-        assert (beside is None) == begins, (name, round_)
+        assert (head_momentum is None) == begins, (name, round_)
 
 
 def test_momentum_of_another_number_of_rows_is_left_behind(tmp_path: Path):
@@ -285,11 +285,11 @@ def test_momentum_of_another_number_of_rows_is_left_behind(tmp_path: Path):
     run = rehearse(tmp_path, FedPE(), Carry())
     request = Request("train", "fedpe", 1, client_of("bob"), Broadcast(model=run.federation.backbone().state()))
 
-    def trained(velocity: Tensor, beside: Tensor | None) -> tuple[Tensor, Tensor]:
+    def trained(velocity: Tensor, head_momentum: Tensor | None) -> tuple[Tensor, Tensor]:
         client = ClientHost(run.federation)._client(request, run.recipe[0])
-        client.carried.velocity, client.carried.beside = velocity, beside
+        client.carried.velocity, client.carried.head_momentum = velocity, head_momentum
         up, kept = run.recipe[0].algorithm.local(request.down, None, client)
-        return up.model.flat, kept.rows
+        return up.model.flat, kept.class_embeddings
 
     moving = torch.full((run.federation.backbone().layout.trainable_size,), 0.01)
     fresh = trained(moving, None)
@@ -419,9 +419,9 @@ def test_public_faces_are_seen_through_a_clients_own(tmp_path: Path):
     request = Request("train", "fedfr", 3, client_of("bob"), stage.algorithm.send(state, None))
     private = kept_by(run, "bob")
     down, _, client = stage.algorithm._own(request.down, private, host._client(request, stage))
-    shared = host._client(request, stage).public.features(down.model)
-    assert torch.allclose(client.public.features(down.model), shared, atol=1e-6)
-    assert not torch.allclose(client.public.features(state.model), shared, atol=1e-2)
+    shared = host._client(request, stage).public_faces.features(down.model)
+    assert torch.allclose(client.public_faces.features(down.model), shared, atol=1e-6)
+    assert not torch.allclose(client.public_faces.features(state.model), shared, atol=1e-2)
 
 
 # -------------------------------------------------------------------------------------------------------------- refusal

@@ -39,13 +39,13 @@ def rehearse(folder: Path, rounds: int = 2, **options: Any) -> Rehearsal:
 def kept_rows(run: Rehearsal) -> torch.Tensor:
     layout = run.federation.backbone().layout
     stores = [PrivateStore.of(run.folder / "private", name) for name in NAMES]
-    return torch.cat([store.load("fedface", Private, layout).rows for store in stores])
+    return torch.cat([store.load("fedface", Private, layout).class_embeddings for store in stores])
 
 
 def test_one_identity_a_client_and_even_one_image(tmp_path: Path):
     run = rehearse(tmp_path).run()
     assert [event["failed"] for event in run.notebook.rounds()] == [{}, {}]
-    rows = torch.cat([each.rows for each in run.checkpoints.finished("fedface").rows.values()])
+    rows = torch.cat([each.vectors for each in run.checkpoints.finished("fedface").class_embeddings.values()])
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(4))
     torch.testing.assert_close(kept_rows(run).norm(dim=1), torch.ones(4))
 
@@ -94,7 +94,7 @@ def test_spreadout_keeps_apart_what_positive_losses_draw_together(tmp_path: Path
     strong = replace(TRAINING, lr=0.5, iterations=10)
     options = {"rounds": 5, "training": strong, "spread": 1.0}
     with_, without = (rehearse(tmp_path / str(strength), strength=strength, **options).run() for strength in (0.1, 0.0))
-    after = torch.cat([each.rows for each in with_.checkpoints.finished("fedface").rows.values()])
+    after = torch.cat([each.vectors for each in with_.checkpoints.finished("fedface").class_embeddings.values()])
     assert float(spreadout(after, 1.0).value) < float(spreadout(kept_rows(without), 1.0).value)
 
 
@@ -103,24 +103,24 @@ def test_rows_of_absent_clients_stay_as_last_seen_and_push_all_the_same(backbone
     eve, zoe = F.normalize(torch.randn(2, 8, generator=torch.Generator().manual_seed(1))).split(1)
     zoe = F.normalize(eve + 0.3 * zoe)
     algorithm, model = FedFace(strength=0.05, spread=1.0), backbone.state()
-    up = Up(model=model, rows=ClassEmbeddings(zoe), samples=Count(3), training=Scalars({}))
+    up = Up(model=model, class_embeddings=ClassEmbeddings(zoe), samples=Count(3), training=Scalars({}))
     server = Server(model, backbone, None, None, generator(0), 1, 1)
-    state = State(model=model, rows={"eve": ClassEmbeddings(eve)})
-    found = algorithm.merge(state, iter([Reply(ClientInfo("zoe", 3), up)]), server).rows
-    assert torch.equal(found["eve"].rows, eve)
+    state = State(model=model, class_embeddings={"eve": ClassEmbeddings(eve)})
+    found = algorithm.merge(state, iter([Reply(ClientInfo("zoe", 3), up)]), server).class_embeddings
+    assert torch.equal(found["eve"].vectors, eve)
     angle = math.acos(float(eve @ zoe.T))
     slope = 4 * math.cos(angle) * math.sin(angle)  # of cos^2, in the sum in both orders
-    assert float(eve @ found["zoe"].rows.T) == pytest.approx(math.cos(angle + math.atan(0.05 * slope)), abs=1e-6)
+    assert float(eve @ found["zoe"].vectors.T) == pytest.approx(math.cos(angle + math.atan(0.05 * slope)), abs=1e-6)
 
 
 def test_without_spreadout_no_row_leaves(tmp_path: Path):
     run = rehearse(tmp_path, strength=0.0).run()
-    assert run.checkpoints.finished("fedface").rows == {}
+    assert run.checkpoints.finished("fedface").class_embeddings == {}
     assert not any(entry["payload"] == "ClassEmbeddings" for entry in run.notebook.books["ledger"])
 
 
 def test_random_fixed_class_embeddings_stay_as_they_began(tmp_path: Path):
-    run = rehearse(tmp_path, rows="random", fixed=True, strength=0.0).run()
+    run = rehearse(tmp_path, head_init="random", fixed=True, strength=0.0).run()
     drawn = [torch.randn(1, 8, generator=generator(run.seed, "fedface", 1, name, "train")) for name in NAMES]
     torch.testing.assert_close(kept_rows(run), F.normalize(torch.cat(drawn), dim=1))
     assert not torch.equal(run.final(), run.federation.backbone().flat)
@@ -129,7 +129,8 @@ def test_random_fixed_class_embeddings_stay_as_they_began(tmp_path: Path):
 def test_rows_begin_at_the_mean_or_at_random(tmp_path: Path):
     still = replace(TRAINING, lr=1e-12, weight_decay=0.0)
     mean, random = (
-        kept_rows(rehearse(tmp_path / rows, rounds=1, training=still, rows=rows).run()) for rows in ("mean", "random")
+        kept_rows(rehearse(tmp_path / rows, rounds=1, training=still, head_init=rows).run())
+        for rows in ("mean", "random")
     )
     assert float((mean * random).sum(1).max()) < 0.9
 

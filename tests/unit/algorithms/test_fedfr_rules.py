@@ -68,17 +68,22 @@ def test_phi_is_averaged_at_the_server_and_sent_out_again(tmp_path: Path):
     sent = {}
     for request in transport.requests:
         if request.task == "train":
-            sent.setdefault(request.round, request.down.public.rows)
-            assert torch.equal(request.down.public.rows, sent[request.round])  # the same for everybody
+            sent.setdefault(request.round, request.down.public_embeddings.vectors)
+            assert torch.equal(request.down.public_embeddings.vectors, sent[request.round])  # the same for everybody
     assert not torch.equal(sent[1], sent[2])
     assert not torch.equal(sent[2], sent[3])
     ups = [answer.message for answer in transport.ups()]
     for round_ in (1, 2):
         these = ups[4 * (round_ - 1) : 4 * round_]
         weights = torch.tensor([up.samples.value for up in these], dtype=torch.float64)
-        mean = sum(weight * up.public.rows.double() for weight, up in zip(weights, these, strict=True)) / weights.sum()
+        mean = (
+            sum(weight * up.public_embeddings.vectors.double() for weight, up in zip(weights, these, strict=True))
+            / weights.sum()
+        )
         assert (sent[round_ + 1] - mean).abs().max() < 1e-6
-        assert len({up.public.rows.sum().item() for up in these}) == 4  # every client moves Phi its own way
+        assert (
+            len({up.public_embeddings.vectors.sum().item() for up in these}) == 4
+        )  # every client moves Phi its own way
 
 
 def test_phi_begins_as_pre_training_left_it(tmp_path: Path):
@@ -86,7 +91,7 @@ def test_phi_begins_as_pre_training_left_it(tmp_path: Path):
     transport = Listening(SameProcess(run.federation))
     run.run(transport)
     first = next(request for request in transport.requests if request.stage == "fedfr" and request.task == "train")
-    assert torch.equal(first.down.public.rows, run.checkpoints.finished("pretrain").rows)
+    assert torch.equal(first.down.public_embeddings.vectors, run.checkpoints.finished("pretrain").class_embeddings)
 
 
 @pytest.mark.parametrize("before", [Central, FedPE])
@@ -98,7 +103,7 @@ def test_phi_is_never_made_of_private_people(tmp_path: Path, before):
     backbone = run.federation.backbone()
     backbone.load(run.checkpoints.finished(before.name).model)
     first = next(request for request in transport.requests if request.stage == "fedfr" and request.task == "train")
-    assert torch.equal(first.down.public.rows, class_features(backbone, PUBLIC))
+    assert torch.equal(first.down.public_embeddings.vectors, class_features(backbone, PUBLIC))
 
 
 def test_adaptation_continues_with_the_phi_of_the_run_before(tmp_path: Path):
@@ -106,19 +111,21 @@ def test_adaptation_continues_with_the_phi_of_the_run_before(tmp_path: Path):
     transport = Listening(SameProcess(run.federation))
     run.run(transport)
     first = next(request for request in transport.requests if request.stage == "adapt")
-    assert torch.equal(first.down.public.rows, run.checkpoints.finished("fedfr").public.rows)
+    assert torch.equal(
+        first.down.public_embeddings.vectors, run.checkpoints.finished("fedfr").public_embeddings.vectors
+    )
 
 
 def test_a_reply_without_phi_leaves_it_as_it_is_known(tmp_path: Path):
     backbone = rehearse(tmp_path, fedfr()).federation.backbone()
     server = Server(backbone.state(), backbone, None, None, torch.Generator(), round=1, rounds=1)
     known = PublicEmbeddings(torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
-    state = federating.State(model=backbone.state(), public=known)
-    up = federating.Up(model=state.model, public=None, samples=Count(3), training=Scalars({}))
-    moved = replace(up, public=PublicEmbeddings(known.rows + 1))
+    state = federating.State(model=backbone.state(), public_embeddings=known)
+    up = federating.Up(model=state.model, public_embeddings=None, samples=Count(3), training=Scalars({}))
+    moved = replace(up, public_embeddings=PublicEmbeddings(known.vectors + 1))
     replies = [Reply(ClientInfo(name, at), each) for at, (name, each) in enumerate({"ann": up, "bob": moved}.items())]
     merged = FedFR().merge(state, iter(replies), server)
-    assert torch.allclose(merged.public.rows, known.rows + 0.5)
+    assert torch.allclose(merged.public_embeddings.vectors, known.vectors + 0.5)
     assert torch.equal(merged.model.flat, state.model.flat)
 
 
@@ -131,8 +138,8 @@ def test_the_firewall_refuses_public_embeddings_of_another_size(tmp_path: Path):
         def tamper(self, answers):
             for answer in answers:
                 if answer.client.name == "bob" and isinstance(answer.message, federating.Up):
-                    rows = PublicEmbeddings(answer.message.public.rows[:-1])
-                    answer = Answer(answer.client, replace(answer.message, public=rows))
+                    rows = PublicEmbeddings(answer.message.public_embeddings.vectors[:-1])
+                    answer = Answer(answer.client, replace(answer.message, public_embeddings=rows))
                 yield answer
 
     run = rehearse(tmp_path, fedfr())
@@ -151,9 +158,9 @@ def messages_and_states(run: Rehearsal):
 
 
 def test_with_everything_off_it_is_plain_averaging_with_local_models(tmp_path: Path):
-    plain = rehearse(tmp_path / "plain", fedfr(public=False, contrast=0.0, customise=0.0))
+    plain = rehearse(tmp_path / "plain", fedfr(use_public_faces=False, contrast=0.0, customise=0.0))
     ups, kept = messages_and_states(plain)
-    assert all(up.public is None for up in ups)
+    assert all(up.public_embeddings is None for up in ups)
     assert all(each.branch == {} for each in kept)
     # The same arithmetic as FedPE's, whose stage goes by the same name here so that random numbers are the same.
     stage = stage_of(quickly(FedPE()), name="fedfr")
@@ -162,9 +169,9 @@ def test_with_everything_off_it_is_plain_averaging_with_local_models(tmp_path: P
 
 
 def test_each_part_changes_the_result_and_only_that_part_needs_what_it_needs(tmp_path: Path):
-    off = {"public": False, "contrast": 0.0, "customise": 0.0}
+    off = {"use_public_faces": False, "contrast": 0.0, "customise": 0.0}
     finals = {}
-    for name, on in {"none": {}, "public": {"public": True}, "contrast": {"contrast": 5.0}}.items():
+    for name, on in {"none": {}, "public": {"use_public_faces": True}, "contrast": {"contrast": 5.0}}.items():
         finals[name] = rehearse(tmp_path / name, fedfr(**{**off, **on})).run().final()
     finals["customise"] = rehearse(tmp_path / "customise", fedfr(**{**off, "customise": 10.0})).run().final()
     values = list(finals.values())
@@ -212,12 +219,12 @@ def test_counting_public_faces_changes_the_weights(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", [FedFR, Adapt])
 def test_without_public_faces_no_public_embeddings_cross(tmp_path: Path, kind):
-    run = rehearse(tmp_path, quickly(kind(public=False)))
+    run = rehearse(tmp_path, quickly(kind(use_public_faces=False)))
     transport = Listening(SameProcess(run.federation))
     run.run(transport)
-    assert all(request.down.public is None for request in transport.requests)
+    assert all(request.down.public_embeddings is None for request in transport.requests)
     assert not any(entry["payload"] == "PublicEmbeddings" for entry in run.notebook.books["ledger"])
-    assert "PublicEmbeddings" not in sends(kind(public=False))
+    assert "PublicEmbeddings" not in sends(kind(use_public_faces=False))
     assert ("PublicEmbeddings" in sends(kind())) == (kind is FedFR)
 
 
@@ -229,7 +236,7 @@ def test_the_size_of_a_message_is_known_before_there_is_one(tmp_path: Path):
     found = sum(payload_bytes(transport.ups()[0].message).values())
     # of figures one is foreseen, and two are sent
     assert found == message_bytes(FedFR.types.up, layout, 8, 3, PUBLIC.classes) + 8
-    assert message_bytes(FedFR.types.up, layout, 8, 3, 4, frozenset({"public"})) == 4 * layout.size + 16
+    assert message_bytes(FedFR.types.up, layout, 8, 3, 4, frozenset({"public_embeddings"})) == 4 * layout.size + 16
 
 
 # ---------------------------------------------------------------------------------------------------- personal models
@@ -247,20 +254,20 @@ def test_the_branch_begins_as_the_identity_over_the_class_embeddings(tmp_path: P
     kept = private(run, "eve")
     assert torch.allclose(kept.branch["transform"], torch.eye(8))
     assert not kept.branch["shift"].abs().gt(1e-6).any()
-    assert torch.allclose(kept.branch["classifiers"], kept.rows)
+    assert torch.allclose(kept.branch["classifiers"], kept.class_embeddings)
     assert not kept.branch["bias"].abs().gt(1e-6).any()
 
 
 @pytest.mark.parametrize("beginning", ["random", "mean"])
 def test_class_embeddings_begin_as_they_are_told_to(tmp_path: Path, beginning: str):
-    still = replace(fedfr(rows=beginning), training=replace(fedfr().training, lr=1e-12, weight_decay=0.0))
+    still = replace(fedfr(head_init=beginning), training=replace(fedfr().training, lr=1e-12, weight_decay=0.0))
     run = rehearse(tmp_path, still, rounds=1).run()
     backbone = run.federation.backbone()
     for name in NAMES:
         own = Crowd().of(name).train
         random = torch.randn(own.classes, 8, generator=generator(run.seed, "fedfr", 1, name, "train"))
         expected = class_features(backbone, own) if beginning == "mean" else F.normalize(random, dim=1)
-        assert torch.allclose(private(run, name).rows, expected, atol=1e-6)
+        assert torch.allclose(private(run, name).class_embeddings, expected, atol=1e-6)
 
 
 def test_someone_who_never_took_part_uses_the_global_model(tmp_path: Path):
@@ -310,7 +317,7 @@ def test_adaptation_follows_any_federated_run(tmp_path: Path, before: type):
 
 def test_without_public_faces_it_says_what_to_do(tmp_path: Path):
     run = rehearse(tmp_path, fedfr())
-    with pytest.raises(ConfigError, match=r"add \[data.public\] to the experiment, or set public = false"):
+    with pytest.raises(ConfigError, match=r"add \[data.public\] to the experiment, or set use_public_faces = false"):
         replace(run.engine(), public=None).run()
 
 

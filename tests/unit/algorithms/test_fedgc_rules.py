@@ -37,26 +37,26 @@ def merged(
     model = backbone.state()
     server = Server(model, backbone, None, None, generator(0), round_, rounds)
     replies = [
-        Reply(ClientInfo(name, index), Up(model=model, rows=rows, samples=Count(3), training=Scalars({})))
+        Reply(ClientInfo(name, index), Up(model=model, class_embeddings=rows, samples=Count(3), training=Scalars({})))
         for index, (name, rows) in enumerate(heard.items())
     ]
-    return algorithm.merge(State(model=model, rows=known), iter(replies), server)
+    return algorithm.merge(State(model=model, class_embeddings=known), iter(replies), server)
 
 
 def test_rows_of_absent_clients_stay_as_last_seen_and_push_all_the_same(backbone: Backbone):
     algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1)
     known = {"ann": rows_of(1, 3), "eve": rows_of(2)}
     heard = {"zoe": rows_of(3), "ann": rows_of(4, 3)}
-    found = merged(algorithm, backbone, known, heard).rows
-    everyone = [heard["ann"].rows, known["eve"].rows, heard["zoe"].rows]
+    found = merged(algorithm, backbone, known, heard).class_embeddings
+    everyone = [heard["ann"].vectors, known["eve"].vectors, heard["zoe"].vectors]
     rows, owners = stacked(everyone)
     expected = rows - 0.05 * softmax_regulariser(rows, owners, SOFTMAX).gradient
     assert list(found) == ["ann", "eve", "zoe"]
-    assert torch.equal(found["ann"].rows, expected[:3])
-    assert torch.equal(found["eve"].rows, known["eve"].rows)
-    assert torch.equal(found["zoe"].rows, expected[5:])
-    alone = merged(algorithm, backbone, {}, heard).rows
-    assert not torch.allclose(alone["zoe"].rows, found["zoe"].rows)  # eve has pushed
+    assert torch.equal(found["ann"].vectors, expected[:3])
+    assert torch.equal(found["eve"].vectors, known["eve"].vectors)
+    assert torch.equal(found["zoe"].vectors, expected[5:])
+    alone = merged(algorithm, backbone, {}, heard).class_embeddings
+    assert not torch.allclose(alone["zoe"].vectors, found["zoe"].vectors)  # eve has pushed
 
 
 @pytest.mark.parametrize(("span", "share"), [("stage", 0.5 * (1 + math.cos(math.pi * 2.5 / 4))), ("round", 1.0)])
@@ -66,10 +66,10 @@ def test_eta_follows_the_schedule_of_local_steps(backbone: Backbone, span: str, 
     heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
     for lr, eta in ((None, 0.1 * share), (0.2, 0.2)):
         algorithm = FedGC(margin=SOFTMAX, strength=0.5, training=training, lr=lr)
-        found = merged(algorithm, backbone, {}, heard, 3, 4).rows
-        rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+        found = merged(algorithm, backbone, {}, heard, 3, 4).class_embeddings
+        rows, owners = stacked([heard["ann"].vectors, heard["zoe"].vectors])
         expected = rows - 0.5 * eta * softmax_regulariser(rows, owners, SOFTMAX).gradient
-        assert torch.allclose(torch.cat([found["ann"].rows, found["zoe"].rows]), expected, atol=1e-7)
+        assert torch.allclose(torch.cat([found["ann"].vectors, found["zoe"].vectors]), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("regulariser", ["softmax", "cosine"])
@@ -78,36 +78,36 @@ def test_the_options_of_the_regulariser_reach_it(backbone: Backbone, regulariser
     margin = Margin(scale=8.0) if options.get("normalise") is False else Margin(kind="softmax", scale=8.0)
     heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
     algorithm = FedGC(margin=margin, regulariser=regulariser, strength=0.5, lr=0.1, **options)
-    found = merged(algorithm, backbone, {}, heard).rows
-    rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+    found = merged(algorithm, backbone, {}, heard).class_embeddings
+    rows, owners = stacked([heard["ann"].vectors, heard["zoe"].vectors])
     form = softmax_regulariser if regulariser == "softmax" else cosine_regulariser
     steps = {name: 0.05 * form(rows, owners, margin, **how).gradient for name, how in (("with", options), ("", {}))}
-    assert torch.equal(torch.cat([found["ann"].rows, found["zoe"].rows]), rows - steps["with"])
+    assert torch.equal(torch.cat([found["ann"].vectors, found["zoe"].vectors]), rows - steps["with"])
     assert torch.equal(steps["with"], steps[""]) == (not options)
 
 
 def test_anchors_are_drawn_with_the_random_numbers_of_the_server(backbone: Backbone):
     algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, anchors=2)
     heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
-    rows, owners = stacked([heard["ann"].rows, heard["zoe"].rows])
+    rows, owners = stacked([heard["ann"].vectors, heard["zoe"].vectors])
     chosen = drawn(2, rows, generator(0))  # the server's random numbers of that round
     expected = rows - 0.05 * softmax_regulariser(rows, owners, SOFTMAX, anchors=chosen).gradient
-    found = merged(algorithm, backbone, {}, heard).rows
-    assert torch.equal(torch.cat([found["ann"].rows, found["zoe"].rows]), expected)
+    found = merged(algorithm, backbone, {}, heard).class_embeddings
+    assert torch.equal(torch.cat([found["ann"].vectors, found["zoe"].vectors]), expected)
 
 
 def test_a_run_with_half_of_the_clients_a_round_keeps_everybodys_rows(tmp_path: Path):
     algorithm = FedGC(training=TRAINING, strength=0.1)
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=6, selection=Share(share=0.5)),)).run()
     seen = {name for event in run.notebook.rounds() for name in event["participants"]}
-    rows = run.checkpoints.finished("fedgc").rows
+    rows = run.checkpoints.finished("fedgc").class_embeddings
     assert set(rows) == seen == set(NAMES)
     last = set(run.notebook.rounds()[-1]["participants"])
     assert len(last) == 2
     layout = run.federation.backbone().layout
     for name in NAMES:
-        kept = PrivateStore.of(tmp_path / "private", name).load("fedgc", Private, layout).rows
-        assert not torch.equal(kept, rows[name].rows)  # corrected since, in the round in which it was last heard
+        kept = PrivateStore.of(tmp_path / "private", name).load("fedgc", Private, layout).class_embeddings
+        assert not torch.equal(kept, rows[name].vectors)  # corrected since, in the round in which it was last heard
 
 
 def test_a_client_goes_on_from_the_corrected_rows(tmp_path: Path):
@@ -121,8 +121,8 @@ def test_a_client_goes_on_from_the_corrected_rows(tmp_path: Path):
     )
     layout = two.federation.backbone().layout
     for name in NAMES:
-        kept = PrivateStore.of(tmp_path / "2" / "private", name).load("fedgc", Private, layout).rows
-        torch.testing.assert_close(kept, one.checkpoints.finished("fedgc").rows[name].rows)
+        kept = PrivateStore.of(tmp_path / "2" / "private", name).load("fedgc", Private, layout).class_embeddings
+        torch.testing.assert_close(kept, one.checkpoints.finished("fedgc").class_embeddings[name].vectors)
 
 
 # ------------------------------------------------------------------------------------------------ the paper's baselines
@@ -148,11 +148,11 @@ def test_without_a_regulariser_it_is_fedpe_to_the_bit(tmp_path: Path):
 
 
 def test_fixed_class_embeddings_stay_as_they_began(tmp_path: Path):
-    algorithm = FedGC(training=TRAINING, regulariser="none", fixed=True, rows="random")
+    algorithm = FedGC(training=TRAINING, regulariser="none", fixed=True, head_init="random")
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),)).run()
     layout = run.federation.backbone().layout
     for name in NAMES:
-        kept = PrivateStore.of(tmp_path / "private", name).load("fedgc", Private, layout).rows
+        kept = PrivateStore.of(tmp_path / "private", name).load("fedgc", Private, layout).class_embeddings
         drawn = torch.randn(kept.shape, generator=generator(run.seed, "fedgc", 1, name, "train"))
         assert torch.equal(kept, F.normalize(drawn, dim=1))
     assert not torch.equal(run.final(), run.federation.backbone().flat)

@@ -172,8 +172,8 @@ def test_the_federated_stage_goes_on_with_the_labels_of_the_cluster_stage(tmp_pa
         labels = kept(run, name, "cluster", Pseudo).labels
         assert labels.tolist() == list(range(len(labels)))
         assert torch.equal(kept(run, name, "unsupervised", Private).labels, labels)
-        assert len(kept(run, name, "unsupervised", Private).rows) == len(labels)
-    assert len(kept(run, "ann", "unsupervised", Private).rows) == 2
+        assert len(kept(run, name, "unsupervised", Private).class_embeddings) == len(labels)
+    assert len(kept(run, "ann", "unsupervised", Private).class_embeddings) == 2
 
 
 @pytest.mark.parametrize("kind", [Cluster, Unsupervised])
@@ -200,18 +200,18 @@ def test_clustering_anew_sets_the_labels_of_the_cluster_stage_aside_and_the_sour
         def local(self, down, private, client):
             up, after = super().local(down, private, client)
             if private and client.info.source:
-                moved.append(float((after.rows - private.rows).abs().max()))
+                moved.append(float((after.class_embeddings - private.class_embeddings).abs().max()))
             return up, after
 
     still = LocalSGD(lr=1e-9, batch_size=4, iterations=1)
-    anew = Noting(recluster_every=1, clustering=KMeans(clusters=2), rows="random", training=still)
+    anew = Noting(recluster_every=1, clustering=KMeans(clusters=2), head_init="random", training=still)
     federate = stage_of(anew, name="federate", rounds=2)
     run = Rehearsal(tmp_path, (cluster, federate), source="ann").run()
     for name in NAMES[1:]:
         before, after = (kept(run, name, *each) for each in (("cluster", Pseudo), ("federate", Private)))
         assert len(before.labels.unique()) == len(before.labels)  # each alone
         assert after.labels.max() == 1
-        assert len(after.rows) == 2
+        assert len(after.class_embeddings) == 2
     assert len(moved) == 1
     assert moved[0] < 1e-6
 

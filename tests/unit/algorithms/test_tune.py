@@ -14,7 +14,7 @@ from personae.core.embedder import embed
 from personae.core.message import Broadcast
 from personae.core.rng import generator
 from personae.parts.embedding import class_features
-from personae.parts.heads import OwnRows
+from personae.parts.heads import OwnHead
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import Batch, LocalSGD
 from personae.parts.margins import Margin
@@ -56,19 +56,19 @@ def test_nothing_but_figures_leaves_and_nothing_is_kept(tmp_path: Path):
     assert not [path for path in run.files() if "/tune/" in path and path.startswith("private")]
 
 
-def client_of(run: Rehearsal, name: str, recalled: OwnRows | None) -> Client:
+def client_of(run: Rehearsal, name: str, recalled: OwnHead | None) -> Client:
     holding, backbone = run.holdings.of(name), run.federation.backbone()
     return Client(
         info=None,
         train=holding.train,
         val=holding.val,
         test=holding.test,
-        public=None,
+        public_faces=None,
         backbone=backbone,
         generator=generator(1, name),
         round=1,
         rounds=1,
-        recall=lambda kind: recalled if kind is OwnRows else None,
+        recall=lambda kind: recalled if kind is OwnHead else None,
         embedder=run.federation.embedder,
     )
 
@@ -77,7 +77,7 @@ def client_of(run: Rehearsal, name: str, recalled: OwnRows | None) -> Client:
 def test_it_is_a_few_steps_of_sgd_from_the_rows_kept_or_from_class_means(tmp_path: Path, recalled: bool):
     run = Rehearsal(tmp_path, recipe())
     rows = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    client = client_of(run, "ann", OwnRows(rows=rows) if recalled else None)
+    client = client_of(run, "ann", OwnHead(class_embeddings=rows) if recalled else None)
     model = client.backbone.state()
     tune = Tune(training=SGD, margin=Margin(kind="cosface", scale=8.0, margin=0.1))
     was = rows.clone()
@@ -103,7 +103,7 @@ def test_the_rows_of_a_new_client_begin_as_told(tmp_path: Path):
     for rows in ("mean", "random"):
         client = client_of(run, "ann", None)
         down = Broadcast(model=client.backbone.state())
-        found.append(embed(Tune(training=SGD, rows=rows).personal(down, None, client), client.test))
+        found.append(embed(Tune(training=SGD, head_init=rows).personal(down, None, client), client.test))
     assert not torch.allclose(*found, atol=1e-3)
 
 
@@ -154,12 +154,12 @@ def test_statistics_stay_as_they_came_with_one_identity_and_with_any_where_that_
 @pytest.mark.parametrize("before", [FedPE(), FedGC(regulariser="none"), FedFace(), FedFR(), HFMAML()])
 def test_the_rows_of_any_earlier_algorithm_are_recalled_and_newcomers_have_none(tmp_path: Path, before):
     run = Rehearsal(tmp_path, recipe(before), holdings=Crowd(newcomers=frozenset({"zoe"})))
-    seen: dict[str, OwnRows | None] = {}
+    seen: dict[str, OwnHead | None] = {}
     tune = run.recipe[-1].algorithm
 
     class Asking(Tune):
         def personal(self, down, private, client):
-            seen[client.info.name] = client.recall(OwnRows)
+            seen[client.info.name] = client.recall(OwnHead)
             return super().personal(down, private, client)
 
     asking = Asking(**vars(tune))
@@ -169,7 +169,7 @@ def test_the_rows_of_any_earlier_algorithm_are_recalled_and_newcomers_have_none(
     for name in ("ann", "bob", "eve"):
         layout = run.federation.backbone().layout
         kept = PrivateStore.of(tmp_path / "private", name).load("federate", before.types.private, layout)
-        assert torch.equal(seen[name].rows, kept.rows)
+        assert torch.equal(seen[name].class_embeddings, kept.class_embeddings)
 
 
 def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
@@ -184,10 +184,10 @@ def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
     client = host._client(request, run.recipe[-1])
     store, layout = PrivateStore.of(tmp_path / "private", "bob"), host.backbone.layout
     kept = store.load("newer", FedGC.types.private, layout)
-    assert torch.equal(client.recall(OwnRows).rows, kept.rows)
-    assert type(client.recall(OwnRows)) is FedGC.types.private
+    assert torch.equal(client.recall(OwnHead).class_embeddings, kept.class_embeddings)
+    assert type(client.recall(OwnHead)) is FedGC.types.private
     older = store.load("older", FedPE.types.private, layout)
-    assert torch.equal(client.recall(FedPE.types.private).rows, older.rows)
+    assert torch.equal(client.recall(FedPE.types.private).class_embeddings, older.class_embeddings)
     assert client.recall(HFMAML.types.private) is not None  # HF-MAML keeps what FedPE keeps
 
 

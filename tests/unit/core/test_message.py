@@ -67,20 +67,20 @@ def test_every_payload_kind_may_cross_and_may_be_optional(kind):
 class Update(Message):
     model: ModelState
     samples: Count
-    rows: ClassEmbeddings | None
+    class_embeddings: ClassEmbeddings | None
 
 
 def test_a_value_of_another_type_is_refused_when_the_message_is_made(backbone: Backbone):
     state = backbone.state()
-    good = Update(model=state, samples=Count(3), rows=None)
+    good = Update(model=state, samples=Count(3), class_embeddings=None)
     for field, value in [
         ("model", state.flat),
         ("model", None),
         ("model", Softened(state.layout, state.flat)),
         ("samples", 3),
         ("samples", Scalars({"value": 3.0})),
-        ("rows", torch.zeros(2, 8)),
-        ("rows", PublicEmbeddings(torch.zeros(2, 8))),
+        ("class_embeddings", torch.zeros(2, 8)),
+        ("class_embeddings", PublicEmbeddings(torch.zeros(2, 8))),
     ]:
         with pytest.raises(TypeError, match=rf"Update\.{field}: {type(value).__name__} is not"):
             replace(good, **{field: value})
@@ -111,10 +111,10 @@ def test_nothing_holds_nothing(layout: Layout):
 
 
 def test_bytes_are_counted_by_kind(backbone: Backbone):
-    update = Update(model=backbone.state(), samples=Count(3), rows=ClassEmbeddings(torch.zeros(5, 8)))
+    update = Update(model=backbone.state(), samples=Count(3), class_embeddings=ClassEmbeddings(torch.zeros(5, 8)))
     size = sum(math.prod(shape) for shape in backbone.layout.shapes)
     assert wire.payload_bytes(update) == {"ModelState": 4 * size, "Count": 8, "ClassEmbeddings": 4 * 5 * 8}
-    assert wire.payload_bytes(replace(update, rows=None)) == {"ModelState": 4 * size, "Count": 8}
+    assert wire.payload_bytes(replace(update, class_embeddings=None)) == {"ModelState": 4 * size, "Count": 8}
 
 
 @pytest.mark.parametrize("value", [1.0, True, "3", None, torch.tensor(3), math.nan])

@@ -21,7 +21,7 @@ class Update(Message):
     model: ModelState
     samples: Count
     figures: Scalars
-    rows: ClassEmbeddings | None
+    class_embeddings: ClassEmbeddings | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def update(backbone: Backbone) -> Update:
         model=backbone.state(),
         samples=Count(7),
         figures=Scalars({"loss": 0.25, "1:N tpir@1e-01 (paper)": -1e-300, "a/b": 2.0}),
-        rows=ClassEmbeddings(torch.randn(3, 8)),
+        class_embeddings=ClassEmbeddings(torch.randn(3, 8)),
     )
 
 
@@ -53,7 +53,7 @@ def test_a_message_comes_back_to_the_bit(update: Update, layout: Layout, whole: 
     assert again.model.layout == layout
     assert again.samples == update.samples
     assert again.figures == update.figures
-    assert torch.equal(again.rows.rows, update.rows.rows)
+    assert torch.equal(again.class_embeddings.vectors, update.class_embeddings.vectors)
 
 
 def test_one_vector_is_for_those_who_expect_it_and_has_to_fit(update: Update, layout: Layout):
@@ -62,7 +62,12 @@ def test_one_vector_is_for_those_who_expect_it_and_has_to_fit(update: Update, la
     with pytest.raises(WireError, match=r"model: .* entries are missing"):
         wire.decode(Update, packet, layout)
     with pytest.raises(WireError, match=r"model: .* entries are missing"):
-        wire.decode(Update, Packet({"rows/rows": packet.arrays["rows/rows"]}, packet.scalars), layout, whole=True)
+        wire.decode(
+            Update,
+            Packet({"class_embeddings/vectors": packet.arrays["class_embeddings/vectors"]}, packet.scalars),
+            layout,
+            whole=True,
+        )
     for wrong in (update.model.flat[1:], update.model.flat.double(), update.model.flat[None]):
         with pytest.raises(WireError, match="model: ModelState holds"):
             wire.decode(Update, Packet({**packet.arrays, "model": wrong}, packet.scalars), layout, whole=True)
@@ -113,10 +118,13 @@ def altered(update: Update, change) -> Packet:
         (lambda p: p.scalars.update({"figures/loss": None}), "loss = None"),
         (lambda p: p.scalars.update({"figures/loss": 10**400}), "figures: int too large"),
         (lambda p: p.arrays.update({"figures/sneaked": torch.zeros(9)}), "figures: Scalars holds"),
-        (lambda p: p.arrays.update({"rows/rows": torch.zeros(9)}), "rows: ClassEmbeddings is a torch.float32 array"),
         (
-            lambda p: p.arrays.update({"rows/rows": torch.zeros(3, 8).half()}),
-            "rows: ClassEmbeddings is a torch.float16",
+            lambda p: p.arrays.update({"class_embeddings/vectors": torch.zeros(9)}),
+            "class_embeddings: ClassEmbeddings is a torch.float32 array",
+        ),
+        (
+            lambda p: p.arrays.update({"class_embeddings/vectors": torch.zeros(3, 8).half()}),
+            "class_embeddings: ClassEmbeddings is a torch.float16",
         ),
         (lambda p: p.arrays.update({"face": torch.zeros(9)}), "1 undeclared entries, face first"),
         (lambda p: p.scalars.update({"name": "Ann"}), "1 undeclared entries, name first"),

@@ -126,6 +126,8 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "runds", value=1), r"stages\.federate\.runds: .* did you mean rounds\?"),
         (set_at("stages", 0, "rounds", value=0), "rounds is 0"),
         (set_at("stages", 0, "participation", value=0.5), r"stages\.federate\.participation: .* write selection = "),
+        (set_at("stages", 0, "algorithm", "rows", value="mean"), r"algorithm\.rows: .* write head_init$"),
+        (set_at("stages", 0, "algorithm", "public", value=True), r"algorithm\.public: .* write use_public_faces$"),
         (set_at("stages", 0, "selection", value={"name": "share", "share": 1.5}), "share is 1.5"),
         (
             set_at("stages", 0, "selection", value={"name": "shares"}),

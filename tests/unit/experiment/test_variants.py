@@ -49,7 +49,7 @@ algorithm = { name = "fedgc", strength = 0.5, margin = { kind = "cosface", scale
 plain = {}
 half.stages.train.selection = { name = "share", share = 0.5 }
 scale.stages.train.algorithm.margin.scale = 4.0
-other.stages.train.algorithm = { name = "fedpe", rows = "random" }
+other.stages.train.algorithm = { name = "fedpe", head_init = "random" }
 start.until = "start"
 central = { until = "central", partition.clients = 2 }
 """

@@ -86,8 +86,8 @@ TRAINED = [
 OPTIONS = {
     "training": SGD,
     "meta": MetaSGD(lr=0.005, iterations=40, augmentation=STILL),
-    "rows": "random",  # much to learn
-    "public": False,  # FedFR
+    "head_init": "random",  # much to learn
+    "use_public_faces": False,  # FedFR
     "clustering": KMeans(clusters=3),  # unsupervised
     "q": 0.0,  # q-FedAvg: with more, the server goes the less of the way the longer it is
 }

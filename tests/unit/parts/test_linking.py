@@ -86,7 +86,7 @@ def merged(algorithm: FedGC, backbone: Backbone, state: State, heard: dict[str, 
     replies = [
         Reply(
             ClientInfo(name, index),
-            Up(model=state.model, rows=rows, aliases=aliases, samples=Count(3), training=Scalars({})),
+            Up(model=state.model, class_embeddings=rows, aliases=aliases, samples=Count(3), training=Scalars({})),
         )
         for index, (name, (rows, aliases)) in enumerate(heard.items())
     ]
@@ -101,24 +101,24 @@ def sent(seed: int, *tokens: int) -> tuple[ClassEmbeddings, Aliases]:
 def test_rows_of_one_person_are_averaged_and_only_outsiders_push(backbone: Backbone):
     algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret")
     heard = {"ann": sent(1, 7, 9), "bob": sent(2, 9, 4), "eve": sent(3, 5)}
-    state = merged(algorithm, backbone, State(model=backbone.state(), rows={}), heard)
-    ann, bob, eve = (heard[name][0].rows for name in ("ann", "bob", "eve"))
+    state = merged(algorithm, backbone, State(model=backbone.state(), class_embeddings={}), heard)
+    ann, bob, eve = (heard[name][0].vectors for name in ("ann", "bob", "eve"))
     people = torch.stack([bob[1], eve[0], ann[0], (ann[1] + bob[0]) / 2])  # 4, 5, 7, 9
     members = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]).bool()
     expected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
-    torch.testing.assert_close(state.rows["ann"].rows, expected[[2, 3]])
-    torch.testing.assert_close(state.rows["bob"].rows, expected[[3, 0]])
-    torch.testing.assert_close(state.rows["eve"].rows, expected[[1]])
-    assert torch.equal(state.rows["ann"].rows[1], state.rows["bob"].rows[0])
+    torch.testing.assert_close(state.class_embeddings["ann"].vectors, expected[[2, 3]])
+    torch.testing.assert_close(state.class_embeddings["bob"].vectors, expected[[3, 0]])
+    torch.testing.assert_close(state.class_embeddings["eve"].vectors, expected[[1]])
+    assert torch.equal(state.class_embeddings["ann"].vectors[1], state.class_embeddings["bob"].vectors[0])
 
     # eve and bob stay away; ann alone speaks for 9 now, bob's copy follows, and nobody else moves.
     again = merged(algorithm, backbone, state, {"ann": sent(4, 7, 9)})
-    fresh = sent(4, 7, 9)[0].rows
+    fresh = sent(4, 7, 9)[0].vectors
     people = torch.stack([expected[0], expected[1], fresh[0], fresh[1]])
     corrected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
-    torch.testing.assert_close(again.rows["ann"].rows, corrected[[2, 3]])
-    torch.testing.assert_close(again.rows["bob"].rows, torch.stack([corrected[3], expected[0]]))
-    torch.testing.assert_close(again.rows["eve"].rows, expected[[1]])
+    torch.testing.assert_close(again.class_embeddings["ann"].vectors, corrected[[2, 3]])
+    torch.testing.assert_close(again.class_embeddings["bob"].vectors, torch.stack([corrected[3], expected[0]]))
+    torch.testing.assert_close(again.class_embeddings["eve"].vectors, expected[[1]])
 
 
 class Acquainted(Crowd):
@@ -139,7 +139,7 @@ def test_a_whole_run_with_shared_people(tmp_path: Path):
     algorithm = FedGC(training=TRAINING, strength=0.1, link="secret")
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Acquainted()).run()
     state = run.checkpoints.finished("fedgc")
-    first, second = (state.rows[name].rows for name in NAMES[:2])
+    first, second = (state.class_embeddings[name].vectors for name in NAMES[:2])
     assert torch.equal(first[:2], second[:2])
     assert torch.equal(state.aliases[NAMES[0]].tokens[:2], state.aliases[NAMES[1]].tokens[:2])
     assert len(torch.cat([state.aliases[name].tokens for name in NAMES]).unique()) == 2 + 3 + 4 + 5 - 2
@@ -165,7 +165,7 @@ def test_aliases_that_make_no_sense_are_refused(backbone: Backbone):
         Aliases(torch.tensor([3.0]))
     update = Up(
         model=backbone.state(),
-        rows=ClassEmbeddings(torch.zeros(3, backbone.width)),
+        class_embeddings=ClassEmbeddings(torch.zeros(3, backbone.width)),
         aliases=Aliases(torch.tensor([1, 2])),
         samples=Count(3),
         training=Scalars({}),

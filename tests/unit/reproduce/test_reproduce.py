@@ -260,10 +260,10 @@ def test_confused_people_by_hand(done: Path, system: System, faces_cache: Path, 
     monkeypatch.setattr(confusion, "PAIRS", 3)
     outcomes = outcomes_of(done, system, faces_cache)
     before, after = confusion.crowd_of(outcomes["fedpe"]), confusion.crowd_of(outcomes["fedgc"])
-    assert len(before.rows) == len(before.owners) == 8
+    assert len(before.class_embeddings) == len(before.owners) == 8
     assert len(before.vectors) == len(before.people) == round(0.6 * 48)
     cosines = {
-        (a, b): float(F.cosine_similarity(before.rows[a], before.rows[b], dim=0))
+        (a, b): float(F.cosine_similarity(before.class_embeddings[a], before.class_embeddings[b], dim=0))
         for a in range(8)
         for b in range(a + 1, 8)
         if before.owners[a] != before.owners[b]

@@ -30,7 +30,7 @@ def test_an_ordinary_update_passes(up: Up, backbone: Backbone):
 def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, backbone: Backbone, value: float):
     @dataclass(frozen=True, kw_only=True)
     class Embedded(Message):
-        rows: ClassEmbeddings
+        class_embeddings: ClassEmbeddings
 
     flat = up.model.flat.clone()
     flat[-1] = value
@@ -39,7 +39,7 @@ def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, backbo
     assert firewall.problem(bad, backbone) == "ModelState holds values that are not finite"
     bad = replace(up, training=Scalars({"loss": 1.0, "other": value}))
     assert firewall.problem(bad, backbone) == "Scalars holds values that are not finite"
-    rows = Embedded(rows=ClassEmbeddings(torch.full((2, 8), value)))
+    rows = Embedded(class_embeddings=ClassEmbeddings(torch.full((2, 8), value)))
     assert firewall.problem(rows, backbone) == "ClassEmbeddings holds values that are not finite"
 
 
@@ -47,10 +47,10 @@ def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, backbo
 def test_class_embeddings_of_another_width_are_refused(backbone: Backbone, firewall: Firewall):
     @dataclass(frozen=True, kw_only=True)
     class Embedded(Message):
-        rows: ClassEmbeddings
+        class_embeddings: ClassEmbeddings
 
-    assert firewall.problem(Embedded(rows=ClassEmbeddings(torch.ones(2, 8))), backbone) is None
-    other = Embedded(rows=ClassEmbeddings(torch.ones(2, 7)))
+    assert firewall.problem(Embedded(class_embeddings=ClassEmbeddings(torch.ones(2, 8))), backbone) is None
+    other = Embedded(class_embeddings=ClassEmbeddings(torch.ones(2, 7)))
     assert firewall.problem(other, backbone) == "its class embeddings hold 7 numbers, the network gives 8"
 
 
