@@ -114,7 +114,7 @@ class Accuracy:
 class ToyBenchmark:
     name: str = "toys"
 
-    def evaluate(self, embedder: Embedder) -> Accuracy:
+    def evaluate(self, embedder: Embedder, *, final: bool) -> Accuracy:
         return Accuracy({"spread": float(embed(embedder, random_faces(7, 3, 2)).double().std())})
 
 

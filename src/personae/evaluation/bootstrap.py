@@ -33,8 +33,16 @@ class Interval:
 def tar_intervals(
     pairs: Crossed | Identified, fars: Sequence[float], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> dict[float, Interval]:
-    """Percentile intervals of the true accept rate at each false accept rate, over resampled identities.
+    """Percentile intervals of the true accept rate at each false accept rate, over resampled identities."""
+    return {far: interval(rates, level) for far, rates in tar_resamples(pairs, fars, resamples, seed).items()}
 
+
+def tar_resamples(
+    pairs: Crossed | Identified, fars: Sequence[float], resamples: int = 1000, seed: int = 0
+) -> dict[float, list[float]]:
+    """The true accept rate of every resample, at each false accept rate.
+
+    The same seed draws the same people for every model, so that the rates of two models are pairs.
     A resample without a genuine or an impostor pair says nothing, and is left out.
     """
     check_both_kinds(pairs)
@@ -42,15 +50,12 @@ def tar_intervals(
         listed = _Listed(pairs)
         draws = _draws(listed, resamples, seed)
         return {
-            far: interval(
-                [_known(_rate(listed, listed.genuine, listed.impostor, times, far)) for times in draws], level
-            )
-            for far in fars
+            far: [_known(_rate(listed, listed.genuine, listed.impostor, times, far)) for times in draws] for far in fars
         }
     people = _People(pairs)
     draws = _draws(people, resamples, seed)
     genuine = _collect(pairs, people, genuine=True, above=-np.inf, most=pairs.genuine_pairs)
-    return {far: interval(_rates(pairs, people, genuine, draws, far), level) for far in fars}
+    return {far: _rates(pairs, people, genuine, draws, far) for far in fars}
 
 
 def error_intervals(

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
 from personae.errors import DataError
-from personae.evaluation.bootstrap import Interval, accuracy_interval, tar_intervals
+from personae.evaluation.bootstrap import Interval, accuracy_interval, interval, tar_resamples
 from personae.evaluation.comparisons import Crossed, Identified, identified
 from personae.evaluation.curves import Curve, Histogram, sweep
 from personae.evaluation.distractors import among_distractors
@@ -39,6 +39,7 @@ FARS = (1e-1, 1e-2, 1e-3)
 TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 DISTRACTOR_FPRS = (1e-6,)
 RANKS = (1, 5, 10)
+LEVEL = 0.95  # of intervals
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class BenchmarkResult:
     thresholds: dict[str, float] = field(default_factory=dict)
     """By metric, such as `tar@1e-03`: the score from which on a pair is accepted at that false accept rate."""
     gaps: Gaps = NO_GAPS
+    resampled: dict[str, list[float]] = field(default_factory=dict)
+    """By metric, its value in every resample of the identities: the same resamples for every model."""
+    faces: str = ""
+    """Of which images these are, by their fingerprint; results of the same ones can be compared pair by pair."""
 
 
 class EvaluationProtocol(Protocol):
@@ -97,6 +102,7 @@ class _OnePart(ABC):
     """A benchmark of one set of images."""
 
     samples: Samples
+    resamples: int
 
     @property
     def parts(self) -> Sequence[Samples]:
@@ -105,8 +111,10 @@ class _OnePart(ABC):
     @abstractmethod
     def judge(self, *vectors: Tensor) -> BenchmarkResult: ...
 
-    def evaluate(self, embedder: Embedder) -> BenchmarkResult:
-        return self.judge(embed(embedder, self.samples))
+    def evaluate(self, embedder: Embedder, *, final: bool = True) -> BenchmarkResult:
+        """Intervals are of the `final` model alone: they take longer than the rates."""
+        judge = self.judge if final else replace(self, resamples=0).judge  # type: ignore[type-var]
+        return judge(embed(embedder, self.samples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +137,12 @@ class Benchmark(_OnePart):
         metrics |= _rates(points)
         gallery = first_of_each(labels)
         metrics["rank1"] = rank_one(embeddings[gallery], labels[gallery], embeddings[~gallery], labels[~gallery])
-        intervals = _rate_intervals(comparisons, self.fars, self.resamples)
+        resampled = _resampled(comparisons, self.fars, self.resamples)
+        intervals = _intervals(resampled)
         if self.pairs is not None:
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals, points, gaps=self.gaps)
+        found = _result(metrics, comparisons, intervals, points, gaps=self.gaps, resampled=resampled)
+        return replace(found, faces=getattr(self.samples, "fingerprint", ""))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,12 +162,13 @@ class PairBenchmark(_OnePart):
         comparisons = listed(embeddings, self.pairs)
         points = operating_points(comparisons, self.fars)
         metrics = _fold_metrics(embeddings, self.pairs) | _rates(points)
-        intervals = {}
+        intervals, resampled = {}, {}
         if self.named:
             labels = self.samples.labels
-            intervals = _rate_intervals(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
+            resampled = _resampled(identified(embeddings, self.pairs, labels), self.fars, self.resamples)
+            intervals = _intervals(resampled)
             intervals |= _accuracy_interval("accuracy", embeddings, self.pairs, labels, self.resamples)
-        return _result(metrics, comparisons, intervals, points, gaps=self.gaps)
+        return _result(metrics, comparisons, intervals, points, gaps=self.gaps, resampled=resampled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +200,9 @@ class GroupBenchmark(_OnePart):
             metrics |= {rate_name("fmr_gap", far): rates.fmr_gap, rate_name("fnmr_gap", far): rates.fnmr_gap}
             for name, each in rates.groups.items():
                 groups[name] |= {match: each.fmr, non_match: each.fnmr}
-                for metric, interval in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):
-                    if interval is not None:
-                        intervals[f"{name}/{metric}"] = interval
+                for metric, bounds in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):
+                    if bounds is not None:
+                        intervals[f"{name}/{metric}"] = bounds
         together = _together(list(scores.values()))
         return _result(metrics, together, intervals, operating_points(together, self.fars), groups, self.gaps)
 
@@ -258,7 +269,7 @@ class TemplateBenchmark(_OnePart):
             ends = pooled.positions(split.left), pooled.positions(split.right)
             if torch.equal(subjects[ends[0]] == subjects[ends[1]], split.same):
                 known = identified(pooled.vectors, Pairs(*ends, split.same), subjects)
-                intervals = _rate_intervals(known, self.fars, self.resamples)
+                intervals = _intervals(_resampled(known, self.fars, self.resamples))
         return metrics, scores, intervals
 
 
@@ -303,13 +314,17 @@ def _rates(points: Mapping[float, OperatingPoint]) -> dict[str, float]:
     return {tar_name(far): point.tar for far, point in points.items()}
 
 
-def _rate_intervals(pairs: Crossed | Identified, fars: tuple[float, ...], resamples: int) -> dict[str, Interval]:
-    """Those that can be told: of few identities, or of too many pairs to be held, there are none."""
-    found: dict[str, Interval] = {}
+def _resampled(pairs: Crossed | Identified, fars: tuple[float, ...], resamples: int) -> dict[str, list[float]]:
+    """Rates that can be resampled: of few identities, or of too many pairs to be held, there are none."""
+    found: dict[str, list[float]] = {}
     for far in fars if resamples else ():
         with suppress(DataError):
-            found[tar_name(far)] = tar_intervals(pairs, [far], resamples=resamples)[far]
+            found[tar_name(far)] = tar_resamples(pairs, [far], resamples)[far]
     return found
+
+
+def _intervals(resampled: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    return {metric: interval(rates, LEVEL) for metric, rates in resampled.items()}
 
 
 def _accuracy_interval(name: str, vectors: Tensor, pairs: Pairs, labels: Tensor, resamples: int) -> dict[str, Interval]:
@@ -329,6 +344,7 @@ def _result(
     points: Mapping[float, OperatingPoint],
     groups: dict[str, dict[str, float]] | None = None,
     gaps: Gaps = NO_GAPS,
+    resampled: dict[str, list[float]] | None = None,
 ) -> BenchmarkResult:
     found = sweep(comparisons)
     return BenchmarkResult(
@@ -343,6 +359,7 @@ def _result(
         groups or {},
         {tar_name(far): point.threshold for far, point in points.items() if math.isfinite(point.threshold)},
         gaps,
+        resampled or {},
     )
 
 

@@ -15,11 +15,14 @@ from personae.data.faces import Rows
 from personae.data.readers.naming import named_layout
 from personae.data.unlabelled import without_labels
 from personae.errors import DataError
+from personae.evaluation.pairs import Pairs
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import Experiment
 from personae.experiment.sources import SYNTHETIC, Source
 from personae.progress import Notify, Progress, silent, unheard
+
+RESAMPLES, MOST_RESAMPLED = 200, 10_000
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Materials:
         if not len(rows):
             return self.heldout_benchmarks()
         private = {"private": rows} | {f"private/{name}": part for name, part in _domains(self.private, rows).items()}
-        found = [Benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
+        found = [_benchmark(name, self.private.samples(part), options.fars) for name, part in private.items()]
         return self.heldout_benchmarks() + found
 
     def heldout_benchmarks(self) -> list[Benchmark]:
@@ -83,7 +86,7 @@ class Materials:
                 raise DataError(
                     f"data.heldout: {error}; in the experiment they are evaluation.pairs_per_fold and evaluation.folds"
                 ) from error
-            found.append(Benchmark(name, samples, options.fars, pairs))
+            found.append(_benchmark(name, samples, options.fars, pairs))
         return found
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
@@ -152,6 +155,11 @@ class Materials:
             workers=self.workers,
         )
         return without_labels(faces) if source.unlabelled else faces
+
+
+def _benchmark(name: str, samples: FaceSamples, fars: tuple[float, ...], pairs: Pairs | None = None) -> Benchmark:
+    """With intervals, unless there are so many images that the resamples would take minutes."""
+    return Benchmark(name, samples, fars, pairs, RESAMPLES if len(samples) <= MOST_RESAMPLED else 0)
 
 
 def _domains(faces: FaceSet, rows: Rows) -> dict[str, Rows]:

@@ -1,15 +1,8 @@
 """How evenly the models of a run serve its clients: those that trained, and those that joined later."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any, NamedTuple
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from personae.evaluation.fairness import Served
 from personae.report.markup import Markup, table
@@ -17,7 +10,6 @@ from personae.report.records import Run, read_run
 from personae.report.table import heading
 
 HEAD = ("model", "clients", "metric", "mean", "deviation", "worst", "worst tenth", "mean gain")
-NAME = 18  # letters of a model's name in a line on screen, where 80 columns have to do
 
 
 class Line(NamedTuple):
@@ -67,27 +59,6 @@ def plain_fairness(run: Path) -> list[dict[str, Any]]:
         {"label": line.label, "clients": line.clients, "metric": line.metric, **dataclasses.asdict(line.served)}
         for line in lines_of(read_run(run))
     ]
-
-
-def print_fairness(console: Console, run: Path) -> None:
-    """The first metric alone: the report has all of them."""
-    lines = lines_of(read_run(run))
-    chosen = [line for line in lines if line.metric == lines[0].metric]
-    if chosen:
-        console.print(_table(heading(chosen[0].metric)[1], chosen))
-
-
-def _table(metric: str, lines: Sequence[Line]) -> Table:
-    place = HEAD.index("metric")
-    found = Table(title=Text(f"fairness: {metric} of each client (%)"), box=box.SIMPLE_HEAD, collapse_padding=True)
-    for at, title in enumerate(HEAD):
-        if at != place:
-            narrow = title.replace(" ", "\n")  # the width is for the names of models
-            found.add_column(Text(narrow), justify="right" if at > place else "left", no_wrap=at == 0)
-    for line in lines:
-        label, *figures = (cell for at, cell in enumerate(line.cells) if at != place)
-        found.add_row(Text(fill(label, NAME)), *map(Text, figures))
-    return found
 
 
 def _change(before: float, after: float) -> str:

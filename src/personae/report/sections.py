@@ -6,23 +6,13 @@ from collections.abc import Sequence
 
 from personae.report.figures import over_rounds
 from personae.report.markup import Markup, join, section, table, tag
+from personae.report.payloads import EXPLANATIONS
 from personae.report.plots import Key, Line
 from personae.report.records import Record, Run, Stage
 from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
 from personae.report.warnings import warnings_of
+from personae.report.wording import size
 
-EXPLANATIONS = {
-    "ModelState": "weights of the model",
-    "ModelWithoutStatistics": "weights of the model, without the statistics of BatchNorm",
-    "ModelWithoutBatchNorm": "weights of the model, without those of BatchNorm",
-    "Gradient": "a mean gradient or a momentum of the weights",
-    "ClassEmbeddings": "one vector for each identity that a client holds",
-    "Aliases": "a token for each identity, by which clients that hold the same person can be told",
-    "PublicEmbeddings": "one vector for each identity of a public data set",
-    "Count": "the number of samples behind an update",
-    "Scalars": "named figures, such as a mean loss",
-    "FailureCode": "why a client could not do its work, as one of a list of codes",
-}
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100
 
@@ -200,13 +190,3 @@ def setting(run: Run) -> Markup:
         open=True,
     )
     return section("Configuration and environment", "setting", environment if run.environment else "", config)
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that gives a short number."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"

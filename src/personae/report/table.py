@@ -1,21 +1,20 @@
 """The models of a run side by side: one row for its start and for each stage, one column for each metric."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from personae.evaluation.fairness import Spread
 from personae.report.records import Metrics, Record, Run, read_run
+from personae.report.wording import percent
 
 DEVIATION = "_std"
 CLIENTS = "clients/"
 START = "start"
+RATES = {"tar": "TAR at FAR", "tpir": "TPIR at FPIR", "fmr": "FMR at FAR", "fnmr": "FNMR at FAR"}
+RATE = re.compile(rf"\b({'|'.join(RATES)})@([\d.]+e[+-]\d+)")
 NAMES = {"rank1": "rank-1", "f_score": "F-score", "nmi": "NMI"}
 
 
@@ -72,9 +71,9 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def heading(metric: str) -> tuple[str, str]:
-    """Where a metric is measured, and its name: ("heldout", "TAR @ FAR 1e-03"), ("clients", "rank-1, personal")."""
+    """Where a metric is measured, and its name: ("heldout", "TAR at FAR 0.1%"), ("clients", "rank-1, personal")."""
     where, _, name = metric.removeprefix(CLIENTS).rpartition("/")
-    readable = NAMES.get(name, name).replace("tar@", "TAR @ FAR ").replace("tpir@", "TPIR @ FPIR ")
+    readable = RATE.sub(lambda found: f"{RATES[found[1]]} {percent(float(found[2]))}", NAMES.get(name, name))
     return ("clients", f"{readable}, {where}") if metric.startswith(CLIENTS) else (where, readable)
 
 
@@ -89,40 +88,3 @@ def cell(metrics: Metrics, name: str) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return f"{100 * value:.2f}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f}"
-
-
-def print_table(console: Console, run: Path) -> None:
-    """One row for each model; where the console is too narrow, one column instead, in as many tables as it takes."""
-    content = read_run(run)
-    rows = rows_of(content)
-    columns = columns_of(rows)
-    cells = [["model", *("\n".join(heading(column)) for column in columns)]]
-    cells += [[row.label, *(cell(row.metrics, column) for column in columns)] for row in rows]
-    table = _table(content.name, cells)
-    if _fits(console, table):
-        console.print(table)
-        return
-    names, *stages = [["model", *(": ".join(heading(column)) for column in columns)], *cells[1:]]
-
-    def turned(count: int) -> Table:
-        return _table(content.name, list(zip(names, *stages[:count], strict=True)))
-
-    while stages:
-        shown = max((count for count in range(1, len(stages) + 1) if _fits(console, turned(count))), default=1)
-        console.print(turned(shown))
-        stages = stages[shown:]
-
-
-def _fits(console: Console, table: Table) -> bool:
-    unbounded = console.options.update(max_width=10_000)
-    return console.measure(table, options=unbounded).maximum <= console.width
-
-
-def _table(name: str, cells: Sequence[Sequence[str]]) -> Table:
-    # Text, not str: square brackets in a label are no instruction to the console.
-    table = Table(title=Text(f"{name} (%)"), box=box.SIMPLE_HEAD)
-    for place, title in enumerate(cells[0]):
-        table.add_column(Text(title), justify="right" if place else "left", overflow="fold")
-    for row in cells[1:]:
-        table.add_row(*map(Text, row))
-    return table

@@ -58,7 +58,9 @@ class Benchmark(Protocol):
     @property
     def name(self) -> str: ...
 
-    def evaluate(self, embedder: Embedder) -> Result: ...
+    def evaluate(self, embedder: Embedder, *, final: bool) -> Result:
+        """Of a `final` model, that of a stage's last round, with all that is kept of it."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ class _Walk:
         """The model on the server's benchmarks, then with every client on its own faces."""
         self.backbone.load(state.model)
         embedder = self.engine.federation.embedder(self.backbone)
-        results = {benchmark.name: benchmark.evaluate(embedder) for benchmark in self.engine.benchmarks}
+        final = round_ == stage.rounds
+        results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         place = {"stage": stage.name, "round": round_}
         self._record({"event": "global", **place, "metrics": metrics})
@@ -195,7 +198,7 @@ class _Walk:
         new = sorted(set(figures) & self.engine.federation.holdings.newcomers)
         event = {"event": "personal", **place, "clients": dict(sorted(figures.items())), "new": new}
         self._record(event)
-        if round_ == stage.rounds:
+        if final:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 
     def _evaluate_start(self, stage: Stage, state: ServerState) -> None:

@@ -11,28 +11,32 @@ from rich.text import Text
 from personae.console import output
 from personae.experiment.forecast import Forecast
 from personae.report.clusters import plain_clusters, print_clusters
-from personae.report.fairness import plain_fairness, print_fairness
+from personae.report.fairness import plain_fairness
 from personae.report.records import read_run
-from personae.report.table import comparison, print_table
+from personae.report.table import rows_of
+from personae.report.verdict import verdict
 from personae.report.warnings import warnings_of
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
+from personae.screen import results
 from personae.screen.basics import print_json, say, size_text
 from personae.words import counted
 
 
 def models(run: Path, page: Path, as_json: bool) -> None:
-    """The models of a run side by side, and where its report is."""
+    """The verdict of a run, its models side by side, and where its report is."""
+    content = read_run(run)
+    found = verdict(content)
     if as_json:
-        rows = [{"label": row.label, "metrics": row.metrics} for row in comparison(run)]
-        judged = {"models": rows, "fairness": plain_fairness(run), "warnings": warnings_of(read_run(run))}
+        rows = [{"label": row.label, "metrics": row.metrics} for row in rows_of(content)]
+        judged = {"verdict": [*found.sentences, *found.remarks], "models": rows}
+        judged |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
         judged |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         print_json({"run": str(run), "report": str(page), **judged})
         return
-    print_table(output, run)
-    print_fairness(output, run)
+    results.verdict(found)
     print_clusters(output, run)
-    for line in warnings_of(read_run(run)):
+    for line in warnings_of(content):
         output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
     say(f"report: {page}")
 

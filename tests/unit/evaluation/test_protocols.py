@@ -108,3 +108,16 @@ def test_travels_between_processes_and_to_json():
     assert stored.keys() == {field.name for field in dataclasses.fields(BenchmarkResult)}
     assert (stored["intervals"], stored["groups"]) == ({}, {})
     assert set(stored["histogram"]) == {"edges", "genuine", "impostor"}
+
+
+def test_intervals_and_resamples_are_of_the_final_model_alone():
+    benchmark = Benchmark("heldout", Noise(), fars=(0.1,), resamples=40)
+    assert benchmark.evaluate(flat, final=False).resampled == {}
+    found = benchmark.evaluate(flat)
+    rates = found.resampled["tar@1e-01"]
+    assert len(rates) == 40
+    assert (found.intervals["tar@1e-01"].low, found.intervals["tar@1e-01"].high) == (
+        sorted(rates)[0],
+        sorted(rates)[38],
+    )
+    assert found.resampled == benchmark.evaluate(flat).resampled  # the same people are drawn every time

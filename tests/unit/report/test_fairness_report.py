@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from test_report import fake_run
 
 from personae.evaluation.fairness import served
-from personae.report.fairness import HEAD, lines_of, plain_fairness, print_fairness
+from personae.report.fairness import HEAD, lines_of, plain_fairness
 from personae.report.html import write_report
 from personae.report.records import read_run
 from toys import Crowd, Rehearsal
@@ -69,32 +68,8 @@ def test_the_json_has_every_client(folder: Path):
     assert found[-2]["shared"]["clients"] == 12
 
 
-def test_the_console_shows_one_metric_with_new_clients(folder: Path, capsys: pytest.CaptureFixture[str]):
-    print_fairness(Console(width=160), folder)
-    text = capsys.readouterr().out
-    assert "fairness: rank-1 of each client" in text
-    assert "10.00 → 40.00" in text
-    assert "1 new" in text
-
-
-def test_a_narrow_console_breaks_neither_words_nor_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = fake_run(tmp_path)
-    figures = {"a": (0.1, 0.2), "b": (0.2, 0.4), "c": (0.3, 0.6)}
-    clients = {name: {"global/rank1": before, "personal/rank1": after} for name, (before, after) in figures.items()}
-    write_clients(run, clients, None)
-    summary = run / "summary.json"
-    summary.write_text(summary.read_text().replace('"federated"', '"federated with a budget, regularised"'))
-    print_fairness(Console(width=80), run)
-    text = capsys.readouterr().out
-    words = text.split()
-    assert {"federated", "regularised", "+20.00", "20.00", "40.00", "8.16", "16.33", "10.00"} <= set(words)
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_a_run_without_clients_has_no_such_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_without_clients_has_no_such_table(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
-    print_fairness(Console(width=160), tmp_path)
-    assert capsys.readouterr().out == ""
     assert plain_fairness(tmp_path) == []
 
 

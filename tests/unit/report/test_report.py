@@ -1,4 +1,3 @@
-import io
 import json
 import math
 import re
@@ -10,14 +9,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from personae.errors import ConfigError, DataError
 from personae.evaluation.curves import sweep
 from personae.evaluation.verification import Scores, tar_at_far, tar_name
 from personae.report.html import write_report
 from personae.report.plots import Key, Line, client_bars, curves, thin
-from personae.report.table import comparison, print_table
+from personae.report.table import comparison
 
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ 人'
 STAGES = (("pretrain", "pre-trained", 4, 0.30), ("federate", "federated", 20, 0.48), ("central", "central", 6, 0.55))
@@ -368,25 +366,6 @@ def test_where_nobody_has_a_model_of_its_own_the_global_one_is_shown_once(tmp_pa
     write_lines(folder / "metrics.jsonl", map(without_personal_models, events))
     names = {name for name in comparison(folder)[2].metrics if name.startswith("clients/")}
     assert names == {f"clients/global/{name}" for name in ("rank1", "rank1_std", "tar@1e-02", "tar@1e-02_std")}
-
-
-@pytest.mark.parametrize("width", [64, 80, 250])
-def test_the_table_fits_the_console(finished, width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    print_table(console, finished)
-    text = console.export_text()
-    assert all(word in text for word in ("pre-trained", "federated", "central", "93.60 ± 1.20", "heldout"))
-    assert max(map(len, text.splitlines())) <= width
-    federated = next(line for line in text.splitlines() if "federated" in line)
-    assert ("93.60 ± 1.20" in federated) == (width == 250)
-
-
-def test_labels_are_no_console_markup(tmp_path):
-    folder = fake_run(tmp_path, clients=2, federated_rounds=5)
-    (folder / "summary.json").write_text(json.dumps({"stages": [{"name": "federate", "label": "[red]x[/nothing]"}]}))
-    console = Console(width=200, record=True, file=io.StringIO())
-    print_table(console, folder)
-    assert "[red]x[/nothing]" in console.export_text()
 
 
 def test_thinning_keeps_both_ends():

@@ -245,7 +245,7 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
         assert of["global"] != of["personal"]
     assert not (out / "public").exists()  # features of public faces are nobody's result
     text = page.read_text()
-    assert "1:N TPIR @ FPIR 1e-01 (paper) of 4 clients" in text
+    assert "1:N TPIR at FPIR 10% (paper) of 4 clients" in text
     assert "1:1 and 1:N are among the test images of everybody" in text
     assert text.index("tuned, global") < text.index("tuned, personal")
     summary = json.loads((out / "summary.json").read_text())["stages"]
@@ -255,5 +255,5 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
 
 
 def test_headings_name_the_protocols():
-    assert heading("clients/personal/1:N tpir@1e-02 (paper)") == ("clients", "1:N TPIR @ FPIR 1e-02 (paper), personal")
-    assert heading("clients/global/1:1 tar@1e-03") == ("clients", "1:1 TAR @ FAR 1e-03, global")
+    assert heading("clients/personal/1:N tpir@1e-02 (paper)") == ("clients", "1:N TPIR at FPIR 1% (paper), personal")
+    assert heading("clients/global/1:1 tar@1e-03") == ("clients", "1:1 TAR at FAR 0.1%, global")

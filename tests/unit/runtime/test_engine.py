@@ -268,10 +268,10 @@ def test_a_start_that_cannot_be_judged_keeps_nobody_from_training(tmp_path: Path
     """A deep network overflows before BatchNorm has seen a batch."""
 
     class Overflowing(ToyBenchmark):
-        def evaluate(self, embedder):
+        def evaluate(self, embedder, *, final):
             if not run.notebook.rounds():
                 raise Diverged("the embeddings are not finite")
-            return super().evaluate(embedder)
+            return super().evaluate(embedder, final=final)
 
     run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),), benchmarks=(Overflowing(),))
     run.run()

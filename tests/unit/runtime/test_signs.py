@@ -123,10 +123,10 @@ def test_a_federated_stage_that_ends_below_its_start_is_told(tmp_path: Path):
     run = write_run(tmp_path, figures, {"fedfr": None})
     (told,) = warnings_of(read_run(run))
     assert told.startswith(
-        "fedfr ends 47.6 points below its start (heldout TAR @ FAR 1e-03: 93.9 -> 46.3); lower its learning rate"
+        "fedfr ends 47.6 points below its start (heldout TAR at FAR 0.1%: 93.9 -> 46.3); lower its learning rate"
     )
     page = write_report(run).read_text()
-    assert "fedfr ends 47.6 points below its start (heldout TAR @ FAR 1e-03: 93.9 -&gt; 46.3)" in page
+    assert "fedfr ends 47.6 points below its start (heldout TAR at FAR 0.1%: 93.9 -&gt; 46.3)" in page
 
 
 def test_a_stage_is_compared_with_what_it_began_with(tmp_path: Path):
@@ -143,8 +143,8 @@ def test_a_stage_is_compared_with_what_it_began_with(tmp_path: Path):
     after = {"pretrain": None, "better": "pretrain", "worse": "pretrain", "scratch": None, "alike": "pretrain"}
     told = warnings_of(read_run(write_run(tmp_path, figures, after)))
     assert [line.partition(");")[0] for line in told] == [
-        "worse ends 10.0 points below its start (heldout TAR @ FAR 1e-03: 60.0 -> 50.0",
-        "scratch ends 1.0 points below its start (heldout TAR @ FAR 1e-03: 90.0 -> 89.0",
+        "worse ends 10.0 points below its start (heldout TAR at FAR 0.1%: 60.0 -> 50.0",
+        "scratch ends 1.0 points below its start (heldout TAR at FAR 0.1%: 90.0 -> 89.0",
     ]
 
 

@@ -1,0 +1,366 @@
+"""What a run's figures say in plain words: who won, by how much, whether that is noise, what left, how long it took."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from personae.report.measured import Difference, Measured, difference
+from personae.report.payloads import in_words
+from personae.report.records import Record, Run, Stage
+from personae.report.wording import duration, joined, percent, size
+from personae.words import counted
+
+FIGURES = {"Scalars", "Count", "FailureCode"}
+USUAL_RATE = 1e-2  # of false accepts: the one that people can picture
+NOISE = "no difference that these data can show"
+
+
+class Role(StrEnum):
+    """What a model stands for in the comparison."""
+
+    START = "start"
+    ALONE = "alone"
+    TOGETHER = "together"
+    POOLED = "pooled"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A figure that models are compared by: where it is measured, and at which rate of false accepts."""
+
+    name: str
+    heading: str
+    metric: str
+
+    @property
+    def rate(self) -> float | None:
+        return float(self.metric.rpartition("@")[2]) if "@" in self.metric else None
+
+    @property
+    def at(self) -> str:
+        """`at 1% false accepts`, for a sentence."""
+        return f"at {percent(self.rate)} false accepts" if self.rate is not None else "at the first guess"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shared model after a stage, or the models that its clients use, with its figures by question."""
+
+    label: str
+    role: Role
+    stage: Stage
+    personal: bool
+    figures: Mapping[str, Measured]
+    sent: int
+    """Bytes that all clients sent to the server in this stage, figures apart."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model for a table: a cell for each heading, and whether it is the best of its column."""
+
+    label: str
+    role: Role
+    cells: tuple[str, ...]
+    best: tuple[bool, ...]
+    gain: Difference | None
+    """Over the baseline, by the figure that decides."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`sentences` are three at most; `remarks` are what else is worth a sentence."""
+
+    sentences: tuple[str, ...]
+    remarks: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    caption: str
+    questions: tuple[Question, ...]
+    decisive: Question | None
+    models: tuple[Model, ...]
+    best: Model | None
+    """Of those that keep faces where they are."""
+    baseline: Model | None
+
+
+def verdict(run: Run) -> Verdict:
+    questions = _questions(run)
+    models = _models(run, questions)
+    decisive, baseline = _decisive(questions, models)
+    best = _best(models, decisive)
+    headings, rows = _table(models, questions, baseline, decisive)
+    sentences = (*_who_won(best, baseline, decisive), *_what_left(run), *_how_long(run))
+    remarks = (*_pooled(models, best, decisive), *_own_models(models, questions))
+    return Verdict(
+        sentences=sentences,
+        remarks=remarks,
+        headings=headings,
+        rows=rows,
+        caption=_caption(questions),
+        questions=questions,
+        decisive=decisive,
+        models=models,
+        best=best,
+        baseline=baseline,
+    )
+
+
+def nearest(metrics: Sequence[str], rate: float = USUAL_RATE) -> str | None:
+    """The true accept rate whose false accept rate is nearest to this one; any other figure where there is none."""
+    rates = [name for name in metrics if "@" in name]
+    return min(rates, key=lambda name: abs(math.log(float(name.rpartition("@")[2]) / rate)), default=None)
+
+
+def _questions(run: Run) -> tuple[Question, ...]:
+    """New people are those of the server's held-out faces; own people are those of the clients."""
+    found = []
+    held = dict.fromkeys(
+        name.rpartition("/")[2]
+        for record in run.records.values()
+        for name in record.final_metrics
+        if name.startswith("heldout")
+    )
+    if metric := nearest([name for name in held if name.startswith("tar@")]):
+        found.append(Question("new", "new people", metric))
+    own = dict.fromkeys(
+        name.partition("/")[2]
+        for record in run.records.values()
+        for figures in record.last_clients.values()
+        for name in figures
+    )
+    among_all = [name for name in own if name.startswith("1:1 tar@")]
+    within = [name for name in own if name.startswith("tar@")]
+    if metric := nearest(among_all) or nearest(within) or next((name for name in own if name == "rank1"), None):
+        found.append(Question("own", "own people", metric))
+    return tuple(found)
+
+
+def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
+    found: list[Model] = []
+    for stage in run.stages:
+        record, role = run.records[stage.name], _role(run, stage)
+        sent = sum(count for (way, kind), count in record.payloads.items() if way == "up" and kind not in FIGURES)
+        shared = {each.name: known for each in questions if (known := _measured(record, each, "global"))}
+        personal = {each.name: known for each in questions if (known := _measured(record, each, "personal"))}
+        has_shared = not stage.federated or _shares(stage)
+        has_personal = bool(personal) and any(personal[name] != shared.get(name) for name in personal)
+        if shared and has_shared:
+            found.append(Model(stage.label, role, stage, False, shared, sent))
+        if has_personal:
+            label = f"{stage.label}, personal" if has_shared else stage.label
+            found.append(Model(label, role, stage, True, personal, sent))
+    return tuple(found)
+
+
+def _role(run: Run, stage: Stage) -> Role:
+    if stage.pools_faces:
+        return Role.POOLED
+    if not stage.federated:
+        return Role.START
+    return Role.TOGETHER if any(map(_shares, _line(run, stage))) else Role.ALONE
+
+
+def _shares(stage: Stage) -> bool:
+    """Whether clients send more than figures; where they do not, the shared model is that of the stage before."""
+    return stage.discloses is None or not set(stage.discloses) <= FIGURES
+
+
+def _line(run: Run, stage: Stage) -> list[Stage]:
+    """The federated stages that it comes from, itself included."""
+    by_name = {each.name: each for each in run.stages}
+    line: list[Stage] = []
+    at: Stage | None = stage
+    while at is not None and at not in line:
+        line.append(at)
+        at = by_name.get(at.after) if at.after else None
+    return [each for each in line if each.federated]
+
+
+def _measured(record: Record, question: Question, kind: str) -> Measured | None:
+    if question.name == "own":
+        return _over_clients(record, f"{kind}/{question.metric}")
+    places = [name.rpartition("/")[0] for name in record.final_metrics if _is_of(name, question)]
+    if kind == "personal":
+        found = [_over_clients(record, f"personal/{place}/{question.metric}") for place in places]
+        return Measured.mean([each for each in found if each]) if any(found) else None
+    resampled = {name: result.get("resampled", {}) for name, result in (record.evaluation or {}).items()}
+    metrics = record.final_metrics
+    results = [
+        Measured(metrics[f"{place}/{question.metric}"], tuple(resampled.get(place, {}).get(question.metric, ())))
+        for place in places
+    ]
+    return Measured.mean(results) if results else None
+
+
+def _is_of(name: str, question: Question) -> bool:
+    return name.startswith("heldout") and name.rpartition("/")[2] == question.metric
+
+
+def _over_clients(record: Record, name: str) -> Measured | None:
+    """Of the clients that took part in training."""
+    known = {
+        client: figures[name]
+        for client, figures in record.last_clients.items()
+        if client not in record.new_clients and math.isfinite(figures.get(name, math.nan))
+    }
+    return Measured.over_clients(known) if known else None
+
+
+def _decisive(questions: Sequence[Question], models: Sequence[Model]) -> tuple[Question | None, Model | None]:
+    """The first figure that the baseline and a method have in common, and the baseline: training alone, if tried."""
+    for role in (Role.ALONE, Role.START):
+        for question in questions:
+            bases = [each for each in models if each.role is role and question.name in each.figures]
+            if bases and any(each.role is Role.TOGETHER and question.name in each.figures for each in models):
+                return question, bases[-1] if role is Role.START else _best_of(bases, question)
+    return (questions[0] if questions else None), None
+
+
+def _best_of(models: Sequence[Model], question: Question) -> Model:
+    return max(models, key=lambda each: each.figures[question.name].value)
+
+
+def _best(models: Sequence[Model], question: Question | None) -> Model | None:
+    if question is None:
+        return None
+    having = [each for each in models if question.name in each.figures and each.role is not Role.POOLED]
+    together = [each for each in having if each.role is Role.TOGETHER]
+    return _best_of(together or having, question) if having else None
+
+
+def _who_won(best: Model | None, baseline: Model | None, question: Question | None) -> tuple[str, ...]:
+    if best is None or question is None:
+        return ("Nothing has been evaluated yet.",)
+    reached = _share(best, question)
+    what = f"The best method, {best.label}, recognises {reached} of {question.heading} {question.at}"
+    if baseline is None or baseline is best:
+        return (f"{what}; there is nothing to compare it with.",)
+    gain = difference(best.figures[question.name], baseline.figures[question.name])
+    other = f"{baseline.label} {_share(baseline, question)}"
+    if gain.interval is None:
+        return (f"{what}, {other}; whether that is noise cannot be told ({gain.bounds}).",)
+    if not gain.beyond_noise:
+        return (f"{what}, {other}: {NOISE} ({gain.points} points, {gain.bounds}).",)
+    more = "more" if gain.value > 0 else "fewer"
+    return (
+        f"{what}, {abs(100 * gain.value):.1f} points {more} than {baseline.label} ({_share(baseline, question)}; "
+        f"{gain.bounds}): that is not noise.",
+    )
+
+
+def _what_left(run: Run) -> tuple[str, ...]:
+    kinds: dict[str, int] = {}
+    for stage in run.stages:
+        for (way, payload), count in run.records[stage.name].payloads.items():
+            if way == "up":
+                kinds[payload] = kinds.get(payload, 0) + count
+    pooled = [stage.label for stage in run.stages if stage.pools_faces]
+    exception = f"; only {joined(pooled)} pooled them, for comparison" if pooled else ""
+    if not kinds:
+        declared = [stage for stage in run.stages if stage.discloses is None or stage.discloses]
+        return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model{exception}.",)
+    largest = sorted(kinds, key=lambda kind: -kinds[kind])
+    what = joined(list(dict.fromkeys(map(in_words, largest))))
+    return (f"The clients sent {size(sum(kinds.values()))}: {what}. No face left them{exception}.",)
+
+
+def _how_long(run: Run) -> tuple[str, ...]:
+    seconds = sum(sum(record.seconds.values()) for record in run.records.values())
+    if not seconds:
+        return ()
+    rounds = sum(len(record.seconds) for record in run.records.values())
+    clients = len({client for record in run.records.values() for client in record.last_clients})
+    with_clients = f" with {counted(clients, 'client')}" if clients else ""
+    stages = counted(len(run.stages), "stage")
+    return (f"Training took {duration(seconds)}: {counted(rounds, 'round')} in {stages}{with_clients}.",)
+
+
+def _pooled(models: Sequence[Model], best: Model | None, question: Question | None) -> tuple[str, ...]:
+    if best is None or question is None:
+        return ()
+    having = [each for each in models if each.role is Role.POOLED and question.name in each.figures]
+    if not having or best.role is not Role.TOGETHER:
+        return ()
+    pooled = _best_of(having, question)
+    ahead = difference(pooled.figures[question.name], best.figures[question.name])
+    what = f"Training on all faces in one place, {pooled.label}, reaches {_share(pooled, question)}"
+    if ahead.beyond_noise and ahead.value > 0:
+        return (f"{what}: ahead of {best.label} by {100 * ahead.value:.1f} points ({ahead.bounds}).",)
+    if ahead.beyond_noise:
+        return (f"{what}: not ahead here, but {-100 * ahead.value:.1f} points behind {best.label} ({ahead.bounds}).",)
+    known = f" ({ahead.points} points, {ahead.bounds})"
+    return (f"{what}: not ahead of {best.label} here, or not by more than these data can show{known}.",)
+
+
+def _own_models(models: Sequence[Model], questions: Sequence[Question]) -> tuple[str, ...]:
+    """Whether personal models serve a client's own people better than the best shared one."""
+    question = next((each for each in questions if each.name == "own"), None)
+    if question is None:
+        return ()
+    having = [each for each in models if each.role is Role.TOGETHER and question.name in each.figures]
+    personal, shared = ([each for each in having if each.personal is kind] for kind in (True, False))
+    if not personal or not shared:
+        return ()
+    own, common = _best_of(personal, question), _best_of(shared, question)
+    gain = difference(own.figures[question.name], common.figures[question.name])
+    what = (
+        f"With a model of its own, {own.label}, a client recognises {_share(own, question)} of its own people "
+        f"{question.at}; with the best shared one, {common.label}, {_share(common, question)}"
+    )
+    judged = "that is not noise" if gain.beyond_noise else NOISE
+    return (f"{what}: {gain.points} points ({gain.bounds}), {judged}.",)
+
+
+def _table(
+    models: Sequence[Model], questions: Sequence[Question], baseline: Model | None, decisive: Question | None
+) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """A column for each question, the worst client, and what was sent."""
+    columns: dict[str, list[float | None]] = {
+        each.heading: [model.figures[each.name].value if each.name in model.figures else None for model in models]
+        for each in questions
+    }
+    if any(each.name == "own" for each in questions):
+        columns["worst client"] = [model.figures["own"].worst if "own" in model.figures else None for model in models]
+    best = {name: max(_private(models, values), default=None) for name, values in columns.items()}
+    rows = []
+    for at, model in enumerate(models):
+        values = [column[at] for column in columns.values()]
+        cells = ["–" if value is None else f"{100 * value:.1f}%" for value in values]
+        sent = "all faces" if model.role is Role.POOLED else size(model.sent) if model.sent else "figures"
+        marks = [
+            value is not None and value == best[name] and model.role is not Role.POOLED
+            for name, value in zip(columns, values, strict=True)
+        ]
+        rows.append(Row(model.label, model.role, (*cells, sent), (*marks, False), _gain(model, baseline, decisive)))
+    return (*columns, "sent"), tuple(rows)
+
+
+def _private(models: Sequence[Model], values: Sequence[float | None]) -> list[float]:
+    """The values of models that keep faces where they are."""
+    both = zip(models, values, strict=True)
+    return [value for model, value in both if value is not None and model.role is not Role.POOLED]
+
+
+def _gain(model: Model, baseline: Model | None, question: Question | None) -> Difference | None:
+    if baseline is None or question is None or model is baseline or question.name not in model.figures:
+        return None
+    return difference(model.figures[question.name], baseline.figures[question.name])
+
+
+def _caption(questions: Sequence[Question]) -> str:
+    rates = {each.at for each in questions}
+    where = {
+        "new": "new people are those whom no model has seen",
+        "own": "own people are those of each client, on photographs kept out of training, as a mean over clients",
+    }
+    said = "; ".join(where[each.name] for each in questions)
+    if len(rates) == 1:
+        return f"Recognised {rates.pop()}; {said}."
+    each_at = joined([f"{each.heading} {each.at}" for each in questions])
+    return f"Recognised: {each_at}; {said}."
+
+
+def _share(model: Model, question: Question) -> str:
+    return f"{100 * model.figures[question.name].value:.1f}%"

@@ -1,0 +1,190 @@
+"""What a run's figures say: who won, and whether that is noise."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from rich.console import Console
+from test_report import fake_run
+
+from personae.evaluation.bootstrap import Interval
+from personae.report.measured import Measured, difference
+from personae.report.records import read_run
+from personae.report.verdict import NOISE, Role, Verdict, verdict
+from personae.report.wording import duration, joined, percent, size
+from personae.screen.results import verdict_table
+
+
+def edit(folder: Path, stage: str, change) -> None:
+    path = folder / "evaluation" / f"{stage}.json"
+    content = json.loads(path.read_text())
+    change(content["benchmarks"]["heldout"])
+    path.write_text(json.dumps(content))
+
+
+def resample(folder: Path, rates: dict[str, float], spread: float, seed: int = 0) -> None:
+    """Held-out rates of the stages, with resamples that share what the draw of people does to all of them."""
+    random = np.random.default_rng(seed)
+    shared = random.normal(0, 0.05, 200)
+    for stage, rate in rates.items():
+        drawn = (rate + shared + random.normal(0, spread, 200)).tolist()
+
+        def change(result, rate=rate, drawn=drawn):
+            result["metrics"] = {"tar@1e-02": rate, "tar@1e-03": rate / 2}
+            result["resampled"] = {"tar@1e-02": drawn}
+
+        edit(folder, stage, change)
+
+
+def described(folder: Path, **changes: dict) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    for stage in summary["stages"]:
+        stage["federated"] = stage["name"] == "federate"
+        stage |= changes.get(stage["name"], {})
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run = fake_run(tmp_path, clients=5, federated_rounds=5)
+    described(run)
+    return run
+
+
+def judged(folder: Path) -> Verdict:
+    return verdict(read_run(folder))
+
+
+def test_a_difference_of_resamples_is_smaller_than_what_they_share(folder):
+    resample(folder, {"pretrain": 0.4, "federate": 0.5, "central": 0.5}, spread=0.01)
+    found = judged(folder)
+    gain = found.rows[1].gain
+    assert gain.value == pytest.approx(0.1)
+    assert gain.interval.high - gain.interval.low < 0.08  # unpaired, about 0.28
+    assert gain.beyond_noise
+    assert found.best.label == "federated"
+    assert found.baseline.role is Role.START
+    assert (
+        "federated, recognises 50.0% of new people at 1% false accepts, 10.0 points more than pre-trained"
+        in (found.sentences[0])
+    )
+    assert found.sentences[0].endswith("that is not noise.")
+
+
+def test_noise_is_called_noise(folder):
+    resample(folder, {"pretrain": 0.5, "federate": 0.505, "central": 0.52}, spread=0.05)
+    found = judged(folder)
+    assert NOISE in found.sentences[0]
+    assert "not ahead of federated here, or not by more than these data can show" in found.remarks[0]
+
+
+def test_pooled_training_that_is_behind_is_said_to_be(folder):
+    resample(folder, {"pretrain": 0.4, "federate": 0.7, "central": 0.5}, spread=0.01)
+    assert "not ahead here, but 20.0 points behind federated" in judged(folder).remarks[0]
+
+
+def test_without_resamples_nothing_is_called_noise_or_not(folder):
+    sentence = judged(folder).sentences[0]
+    assert "whether that is noise cannot be told" in sentence
+
+
+def test_training_alone_is_the_baseline_where_it_was_tried(folder):
+    """The last stage becomes one whose clients send figures alone and use models of their own."""
+    described(folder, central={"federated": True, "pools_faces": False, "discloses": ["Scalars"], "label": "alone"})
+    clients = {
+        f"client-{at:03}": {"global/tar@1e-02": 0.4, "personal/tar@1e-02": 0.6 + at / 100, "personal/rank1": 0.5}
+        for at in range(5)
+    }
+    event = {"event": "personal", "stage": "central", "round": 6, "clients": clients}
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps(event) + "\n")
+    found = judged(folder)
+    assert found.baseline.label == "alone"  # not "alone, personal": it has no other
+    assert found.baseline.personal
+    assert found.decisive.name == "own"
+    last = read_run(folder).records["federate"].last_clients
+    gains = [last[name]["personal/tar@1e-02"] - clients[name]["personal/tar@1e-02"] for name in clients]
+    reach = scipy.stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    gain = next(row.gain for row in found.rows if row.label == "federated, personal")
+    assert gain.value == pytest.approx(np.mean(gains))
+    assert (gain.interval.low, gain.interval.high) == pytest.approx((reach.low, reach.high))
+
+
+def test_personal_models_on_the_held_out_people_are_compared_with_the_shared_one(folder):
+    resample(folder, {"pretrain": 0.4, "federate": 0.5, "central": 0.5}, spread=0.01)
+    described(folder, central={"federated": True, "pools_faces": False, "discloses": ["Scalars"], "label": "alone"})
+    rates = [0.1, 0.12, 0.14, 0.16, 0.18]
+    clients = {f"client-{at:03}": {"personal/heldout/tar@1e-02": rate} for at, rate in enumerate(rates)}
+    with (folder / "metrics.jsonl").open("a") as lines:
+        event = {"event": "personal", "stage": "central", "round": 6, "clients": clients}
+        lines.write(json.dumps(event) + "\n")
+    found = judged(folder)
+    assert (found.baseline.label, found.decisive.name) == ("alone", "new")
+    gain = next(row.gain for row in found.rows if row.label == "federated")
+    over_clients = np.std(rates, ddof=1) / math.sqrt(5) * scipy.stats.t.ppf(0.975, 4)
+    people = found.best.figures["new"].interval
+    expected = math.hypot(over_clients, (people.high - people.low) / 2)
+    assert gain.value == pytest.approx(0.36)
+    assert gain.interval.high - gain.value == pytest.approx(expected)
+
+
+def test_what_left_and_how_long(folder):
+    _, left, took = judged(folder).sentences
+    # 5 clients, 5 rounds: weights, vectors, counts
+    assert left.startswith(f"The clients sent {size(25 * (1_234_567 + 20_480 + 8))}: weights, a vector for each person")
+    assert "No face left them; only central pooled them, for comparison." in left
+    assert "15 rounds in 3 stages with 5 clients" in took
+
+
+def test_best_values_are_marked_and_pooled_ones_are_not(folder):
+    resample(folder, {"pretrain": 0.4, "federate": 0.5, "central": 0.9}, spread=0.01)
+    found = judged(folder)
+    assert found.headings == ("new people", "own people", "worst client", "sent")
+    marked = {row.label for row in found.rows if row.best[0]}
+    assert marked == {"federated"}
+    assert [row.cells[-1] for row in found.rows if row.label == "central"] == ["all faces"]
+
+
+@pytest.mark.parametrize("width", [64, 80])
+def test_the_table_has_methods_as_rows_and_fits_the_console(folder, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    described(folder, federate={"label": "a rather long name of a federated method [red]x[/nothing] (FedPE)"})
+    console.print(verdict_table(judged(folder)))
+    text = console.export_text()
+    assert "[red]x[/nothing]" in text.replace("\n", " ") or width < 80
+    assert max(map(len, text.splitlines())) <= width
+    assert all(heading in text for heading in ("new people", "own people", "worst client", "sent"))
+
+
+def test_a_run_without_figures(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    found = judged(tmp_path)
+    assert found.sentences == ("Nothing has been evaluated yet.",)
+    assert (found.rows, found.best) == ((), None)
+
+
+def test_differences_by_hand():
+    one, other = Measured.over_clients({"a": 0.5, "b": 0.7}), Measured.over_clients({"a": 0.4, "b": 0.4, "c": 1.0})
+    assert difference(one, other).value == pytest.approx(0.2)  # of those that both have
+    assert difference(Measured(0.5), Measured(0.4)).interval is None
+    assert difference(Measured.over_clients({"a": 0.5}), Measured.over_clients({"a": 0.4})).interval is None
+    drawn = difference(Measured(0.5, (0.5, 0.6)), Measured(0.4, (0.4, 0.3)))
+    assert (drawn.interval.low, drawn.interval.high) == pytest.approx((0.1, 0.3))
+    assert Measured.mean([Measured(0.2, (0.1, 0.3)), Measured(0.4, (0.5, 0.3))]) == Measured(
+        pytest.approx(0.3), pytest.approx((0.3, 0.3))
+    )
+    assert Measured(0.3, (0.1,) * 99).interval == Interval(0.1, 0.1)
+
+
+def test_numbers_as_people_say_them():
+    assert [percent(rate) for rate in (1, 0.1, 1e-2, 1e-3, 5e-4, 1e-6)] == [
+        "100%", "10%", "1%", "0.1%", "0.05%", "0.0001%",
+    ]  # fmt: skip
+    assert [duration(seconds) for seconds in (0.44, 12.6, 59.7, 60, 200, 7500)] == [
+        "0.4 s", "13 s", "1 min", "1 min", "3 min 20 s", "2 h 5 min",
+    ]  # fmt: skip
+    assert [joined(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
