@@ -20,6 +20,7 @@ from personae.algorithms import (
     Unsupervised,
 )
 from personae.algorithms.carrying import Carry
+from personae.core.aggregation import Aggregation, Workbench
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
@@ -36,6 +37,7 @@ from personae.core.payload import (
     Scalars,
 )
 from personae.core.samples import Samples
+from personae.core.selection import Occasion, Selection
 from personae.core.stage import Recipe, Stage
 from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthetic_faces
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
@@ -71,6 +73,7 @@ __all__ = [
     "DBSCAN",
     "HFMAML",
     "Adapt",
+    "Aggregation",
     "Algorithm",
     "Aliases",
     "Augmentation",
@@ -118,6 +121,7 @@ __all__ = [
     "ModelWithoutStatistics",
     "Network",
     "Nothing",
+    "Occasion",
     "Partition",
     "PartitionPlan",
     "PersonaeError",
@@ -132,6 +136,7 @@ __all__ = [
     "RunResult",
     "Samples",
     "Scalars",
+    "Selection",
     "Server",
     "ServerState",
     "Stage",
@@ -140,6 +145,7 @@ __all__ = [
     "Transport",
     "Tune",
     "Unsupervised",
+    "Workbench",
     "embed",
     "enroll",
     "evaluate",

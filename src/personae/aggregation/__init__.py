@@ -12,10 +12,11 @@ from personae.aggregation.multi_krum import MultiKrum
 from personae.aggregation.prepared import Preparation, Prepared
 from personae.aggregation.trimmed_mean import TrimmedMean
 from personae.core.aggregation import Aggregation, Mean
+from personae.core.registry import Registry
 
-AGGREGATIONS: dict[str, type[Aggregation]] = {
-    kind.name: kind for kind in (Mean, Median, TrimmedMean, GeometricMedian, MultiKrum)
-}
+AGGREGATIONS: Registry[Aggregation] = Registry(
+    "personae.aggregations", Aggregation, (Mean, Median, TrimmedMean, GeometricMedian, MultiKrum)
+)
 PREPARATIONS: dict[str, type[Preparation]] = {kind.name: kind for kind in (Clip, Bucketing)}
 
 __all__ = [

@@ -14,7 +14,8 @@ from personae.algorithms.oracle import Oracle
 from personae.algorithms.pretrain import Pretrain
 from personae.algorithms.q_fedavg import QFedAvg
 from personae.algorithms.unsupervised import Unsupervised
-from personae.core.algorithm import AnyAlgorithm
+from personae.core.algorithm import Algorithm, AnyAlgorithm
+from personae.core.registry import Registry
 
 ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
     kind.name: kind
@@ -38,9 +39,11 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
         DANN,
     )
 }
+AVAILABLE: Registry[AnyAlgorithm] = Registry("personae.algorithms", Algorithm, ALGORITHMS.values())
 
 __all__ = [
     "ALGORITHMS",
+    "AVAILABLE",
     "DAN",
     "DANN",
     "HFMAML",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.algorithms.others import AVAILABLE
+from personae.algorithms import AVAILABLE
 from personae.commands.options import AsJson
 from personae.doctor import examine
 from personae.version import version

@@ -3,12 +3,13 @@
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from personae.algorithms.others import is_reference
+from personae.core.registry import references
 from personae.core.stage import Recipe, predecessors
 from personae.data import PartitionPlan
 from personae.data.decoding import Handling
@@ -171,8 +172,8 @@ def _require_public(experiment: Experiment) -> None:
 def refuse_references(experiment: Experiment, origin: str) -> None:
     """No party of a network imports what another one names."""
     for stage in experiment.stages:
-        if is_reference(name := stage.algorithm.get("name")):
+        for place, name in references(asdict(stage), f"stages.{stage.name}"):
             raise ConfigError(
-                f"{origin}: stages.{stage.name}.algorithm.name is {name!r}, which every client would have to import; "
-                "for a network, install it with all parties, as an entry point (CONTRIBUTING.md)"
+                f"{origin}: {place} is {name!r}, which every client would have to import; "
+                "for a network, install it with all parties, as an entry point (docs/extending.md)"
             )

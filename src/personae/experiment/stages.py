@@ -8,8 +8,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
+from personae.algorithms import AVAILABLE
 from personae.algorithms.carrying import Carry
-from personae.algorithms.others import AVAILABLE
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.selection import Everybody, Selection
@@ -45,12 +45,12 @@ class StageSection(StageOptions):
 
     def resolved(self) -> dict[str, Any]:
         """What is chosen by name, with every setting, given or by default, as plain data."""
-        name = self.algorithm["name"]  # by which it is found again
-        return {
-            "algorithm": {**_plain(self._algorithm()), "name": name},
+        chosen = {
+            "algorithm": _plain(self._algorithm()),
             "selection": _plain(self._selection()),
             "aggregation": _plain(self._aggregation()),
         }
+        return {part: {**table, "name": getattr(self, part)["name"]} for part, table in chosen.items()}
 
     def _algorithm(self) -> AnyAlgorithm:
         return _chosen(f"stages.{self.name}.algorithm", self.algorithm, AVAILABLE)

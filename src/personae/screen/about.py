@@ -13,8 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from personae.algorithms import ALGORITHMS
-from personae.algorithms.others import AVAILABLE
+from personae.algorithms import ALGORITHMS, AVAILABLE
 from personae.console import output
 from personae.doctor import Finding
 from personae.errors import ConfigError

@@ -1,5 +1,6 @@
 """Policies of who is asked in a round, by name: one file each."""
 
+from personae.core.registry import Registry
 from personae.core.selection import Everybody, Selection
 from personae.selection.by_loss import HighestLoss
 from personae.selection.by_samples import BySamples
@@ -8,8 +9,8 @@ from personae.selection.growing import Growing
 from personae.selection.passes import Passes
 from personae.selection.share import Share
 
-SELECTIONS: dict[str, type[Selection]] = {
-    kind.name: kind for kind in (Everybody, Share, FixedCount, Growing, Passes, BySamples, HighestLoss)
-}
+SELECTIONS: Registry[Selection] = Registry(
+    "personae.selections", Selection, (Everybody, Share, FixedCount, Growing, Passes, BySamples, HighestLoss)
+)
 
 __all__ = ["SELECTIONS", "BySamples", "Everybody", "FixedCount", "Growing", "HighestLoss", "Passes", "Share"]

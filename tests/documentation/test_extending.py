@@ -1,0 +1,139 @@
+"""The guests of docs/extending.md, each run from the text of the page as an outside user would run it.
+
+A guest is a section of the page with a Python block, whose first line names its file, and a TOML block: an experiment.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from personae import ConfigError, load_experiment, run_experiment
+from personae.aggregation import AGGREGATIONS
+from personae.algorithms import AVAILABLE
+from personae.core.registry import Registry
+from personae.experiment.config import refuse_references
+from personae.selection import SELECTIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+SMALL = [  # the page extends the recipe `quick`; here it has fewer people, images and rounds
+    "network.embedding=8",
+    *(f"data.{role}.images=6" for role in ("public", "private", "heldout")),
+    *("data.public.identities=8", "data.private.identities=12", "data.heldout.identities=8"),
+    *("partition.clients=4", "evaluation.folds=2", "evaluation.pairs_per_fold=10"),
+    *("stages.pretrain.rounds=1", "stages.federate.rounds=2", "stages.central.rounds=1"),
+]
+
+
+class Guest:
+    """One section of the page, written into the current folder."""
+
+    def __init__(self, section: str) -> None:
+        text = PAGE.read_text(encoding="utf-8")
+        (body,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        (self.code,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
+        (self.experiment,) = re.findall(r"```toml\n(.*?)```", body, re.DOTALL)
+        self.file = Path(self.code.partition("\n")[0].removeprefix("# "))
+        self.file.write_text(self.code)
+        Path("guest.toml").write_text(self.experiment)
+
+    def run(self, *overrides: str) -> Path:
+        """The folder of a run of the experiment, with one worker."""
+        return run_experiment(load_experiment("guest.toml", [*SMALL, *overrides]), "run", workers=1).folder
+
+    def registered(self, group: str, name: str, reference: str) -> None:
+        """As an installed package that registers it would look to Python."""
+        about = Path("guests-1.0.dist-info")
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: guests\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[{group}]\n{name} = {reference}\n")
+
+
+@pytest.fixture(autouse=True)
+def _outside(tmp_path: Path, faces_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of somebody else's; what it holds is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    yield
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+def asked(run: Path, stage: str) -> list[set[str]]:
+    """The clients of each round that sent a model."""
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    rows = [
+        row for row in lines if row["stage"] == stage and (row["direction"], row["payload"]) == ("up", "ModelState")
+    ]
+    return [
+        {row["client"] for row in rows if row["round"] == round_} for round_ in sorted({row["round"] for row in rows})
+    ]
+
+
+def test_every_guest_has_at_most_40_lines() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 3
+    assert all(len(block.splitlines()) <= 40 for block in blocks)
+
+
+def test_an_algorithm() -> None:
+    """Without a step of the server, the model stays the one before, to the bit."""
+    run = Guest("An algorithm").run("stages.federate.algorithm.damping=0.0")
+    assert (run / "models/federate.safetensors").read_bytes() == (run / "models/pretrain.safetensors").read_bytes()
+
+
+def test_a_selection_policy() -> None:
+    run = Guest("A selection policy").run("stages.federate.selection.cohort=3")
+    assert asked(run, "federate") == [
+        {"client-000", "client-001", "client-002"},
+        {"client-000", "client-001", "client-003"},
+    ]
+
+
+def test_an_aggregation_rule() -> None:
+    Guest("An aggregation rule").run()
+    rule = AGGREGATIONS["tempered:Tempered"](power=0.5)
+    combined = rule.combine([(torch.tensor([1.0]), 1.0), (torch.tensor([4.0]), 16.0)], torch.zeros(1), None)
+    assert combined.item() == pytest.approx((1 * 1 + 4 * 4) / (1 + 4))
+
+
+@pytest.mark.parametrize(
+    ("section", "registry", "name", "reference"),
+    [
+        ("An algorithm", AVAILABLE, "damped", "damped:Damped"),
+        ("A selection policy", SELECTIONS, "turns", "turns:Turns"),
+        ("An aggregation rule", AGGREGATIONS, "tempered", "tempered:Tempered"),
+    ],
+)
+def test_a_guest_is_found_by_reference_and_by_name_and_over_networks_only_by_name(
+    section: str, registry: Registry[object], name: str, reference: str
+) -> None:
+    guest = Guest(section)
+    referred = load_experiment("guest.toml", SMALL)
+    assert registry[reference].name == name
+    with pytest.raises(ConfigError, match=f"'{reference}', which every client would have to import"):
+        refuse_references(referred, "guest.toml")
+
+    assert name not in registry
+    guest.registered(registry.group, name, reference)
+    assert registry[name] is registry[reference]
+    Path("guest.toml").write_text(guest.experiment.replace(reference, name))
+    registered = load_experiment("guest.toml", SMALL)
+    refuse_references(registered, "guest.toml")
+    for experiment, found_by in ((referred, reference), (registered, name)):
+        stage = experiment.resolved()["stages"][1]
+        assert found_by in [stage[part]["name"] for part in ("algorithm", "selection", "aggregation")]
+
+
+def test_what_is_no_selection_is_one_line() -> None:
+    Guest("An algorithm")
+    Path("guest.toml").write_text(
+        'name = "x"\nextends = "quick"\n[stages.federate]\nselection = { name = "damped:Damped" }\n'
+    )
+    with pytest.raises(ConfigError, match=r"the selection damped:Damped is no subclass of personae\.Selection"):
+        load_experiment("guest.toml")
