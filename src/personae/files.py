@@ -13,14 +13,18 @@ from personae.errors import ConfigError, Interrupted
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True, private: bool = False) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success it takes the place of `path`, on failure it is removed.
 
     What is not `durable` survives the end of this process, but not that of the machine before it was `settled`.
+    What is `private` nobody but its owner can read.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent) if private else path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if private:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode=0o600, exist_ok=False)
         yield temporary
         if durable:
             _sync(temporary)
@@ -76,8 +80,8 @@ def hold(path: Path, taken: str) -> FileLock:
     return held
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
-    with replacing(path, durable=durable) as temporary:
+def write_bytes(path: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
+    with replacing(path, durable=durable, private=private) as temporary:
         temporary.write_bytes(content)
 
 

@@ -12,14 +12,10 @@ from personae.runtime.host import ClientHost
 class Vanishing(desk.Desk):
     """It can be asked to train once."""
 
-    def __init__(self, path: Path, *given: Any) -> None:
-        super().__init__(path, *given)
-        self._path = path
-
-    def _answer(self, text: str, content: bytes) -> bytes:
-        answer = super()._answer(text, content)
+    def _answer(self, told: bytes, content: bytes) -> bytes:
+        answer = super()._answer(told, content)
         if b'"task": "train"' in content:
-            self._path.unlink()
+            Path(self._path).unlink()
         return answer
 
 

@@ -48,8 +48,9 @@ app = server_app(main)
 _CLIENT = '''\
 """A client of a run: it hands a request to the desk that `personae join` keeps open, and returns the answer."""
 
-import socket
 import traceback
+from multiprocessing.connection import Client
+from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -71,17 +72,10 @@ def work(message: Message, context: Context) -> Message:
 
 def asked(path: str, *parts: bytes) -> bytes:
     """What the desk answers."""
-    with socket.socket(socket.AF_UNIX) as desk:
-        desk.connect(path)
+    with Client(path, "AF_UNIX", authkey=Path(path + ".key").read_bytes()) as desk:
         for part in parts:
-            desk.sendall(len(part).to_bytes(8, "little") + part)
-        desk.shutdown(socket.SHUT_WR)
-        with desk.makefile("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            answer = stream.read(size)
-    if not size or len(answer) < size:
-        raise ConnectionError("the desk of this client closed before it answered")
-    return answer
+            desk.send_bytes(part)
+        return desk.recv_bytes()  # EOFError where the desk closed before it answered
 '''
 
 

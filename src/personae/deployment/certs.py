@@ -3,7 +3,6 @@
 import base64
 import datetime
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from personae.errors import ConfigError
-from personae.files import replacing
+from personae.files import write_bytes
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LIFETIME = datetime.timedelta(days=825)  # the most that some systems accept of a server
@@ -176,8 +175,5 @@ def _write_key(path: Path, key: EllipticCurvePrivateKey) -> Path:
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> Path:
-    with replacing(path) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+    write_bytes(path, content, private=secret)
     return path

@@ -26,7 +26,7 @@ class Job:
         return cls(run, json.loads(experiment.model_dump_json(exclude_unset=True)), coding, max_bytes)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str | bytes) -> Self:
         try:
             job = cls(**json.loads(text))
         except (ValueError, TypeError) as error:

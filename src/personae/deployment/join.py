@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -133,10 +134,10 @@ def join(server: str, member: Member, certs: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
             path = Path(folder) / "desk"
-            desk = Desk(path, member.host, member.notify, member.problems, member.leaving)
-            threading.Thread(target=desk.serve, name="desk", daemon=True).start()
             obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
-            _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
+            with closing(Desk(path, member.host, member.notify, member.problems, member.leaving)) as desk:
+                threading.Thread(target=desk.serve, name="desk", daemon=True).start()
+                _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
     finally:
         held.release()
 
