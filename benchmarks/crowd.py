@@ -68,7 +68,7 @@ class Crowd:
         return ClientFaces(faces, faces, faces)
 
 
-def nothing_to_judge(*_: object) -> dict[str, float]:
+def nothing_to_evaluate(*_: object) -> dict[str, float]:
     return {}
 
 
@@ -97,7 +97,7 @@ class Rounds:
             network=self.network,
             holdings=self.crowd,
             private=self.folder / "private",
-            judge=nothing_to_judge,
+            evaluator=nothing_to_evaluate,
             acceleration=self.acceleration,
         )
         self.transport: Transport = local_transport(self.federation, self.workers, self.device)

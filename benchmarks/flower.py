@@ -156,7 +156,7 @@ def networked(folder: Path, options: argparse.Namespace, mark: str) -> list[floa
 
 
 def pack(crowd: Crowd, client: str, path: Path) -> None:
-    """A client's noise as files; the last image of each person is there again, to judge by."""
+    """A client's noise as files; the last image of each person is there again, to evaluate on."""
     faces = crowd.of(client).train
     rows, labels = list(range(len(faces))), ["path,identity,split"]
     with zipfile.ZipFile(path, "w") as archive:

@@ -195,17 +195,17 @@ BEFORE_THE_FIRST_CHECKPOINT: dict[str, Callable[[], None]] = {
     "start, the folder made and empty": _at_function(rundir, "hold"),
     "start, some of the files that describe the run written": _at_file("replace", "config.json", 1),
     "start, while faces are read": _at_function(materials, "synthetic_faces"),
-    "start, in the assessment": _after_answer("assess", "pretrain", 0, 2),
+    "start, in the evaluation": _after_answer("evaluate", "pretrain", 0, 2),
     "first round, before the first checkpoint": _before_checkpoint("pretrain", 1),
     "first round, half of the checkpoint written": _at_file("write_bytes", "latest.safetensors", 1, half=True),
 }
 PLACES: dict[str, Callable[[], None]] = {
     "pre-training, between two steps": _at_step(5),
     "pre-training, last round, its checkpoint half in place": _at_file("replace", "latest.safetensors", 2),
-    "federation, start, in the assessment": _after_answer("assess", "federate", 0, 2),
+    "federation, start, in the evaluation": _after_answer("evaluate", "federate", 0, 2),
     "federation, first round, before a client keeps anything": _before_keeping("federate", 1),
     "federation, second round, two of three clients done": _after_answer("train", "federate", 2, 2),
-    "federation, second round, in the assessment": _after_answer("assess", "federate", 2, 1),
+    "federation, second round, in the evaluation": _after_answer("evaluate", "federate", 2, 1),
     "federation, second round, before the checkpoint": _before_checkpoint("federate", 2),
     "federation, second round, half of the checkpoint written": _at_file(
         "write_bytes", "latest.safetensors", 4, half=True

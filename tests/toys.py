@@ -99,7 +99,7 @@ class TinyPlan:
         return module
 
 
-def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
+def evaluator(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
     """How often the nearest training face is of the right class."""
     nearest = (embed(embedder, faces.test) @ embed(embedder, faces.train).T).argmax(1)
     return {"rank1": float((faces.train.labels[nearest] == faces.test.labels).double().mean())}
@@ -188,7 +188,7 @@ class Rehearsal:
             network=self.network,
             holdings=self.holdings,
             private=self.folder / "private",
-            judge=judge,
+            evaluator=evaluator,
             public=SharedFaces(self.public, self.folder / "public") if self.public else None,
             source=self.source,
         )

@@ -43,8 +43,8 @@ from personae.data import FaceSet, Partition, PartitionPlan, open_faces, synthet
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import Evaluation, evaluate
-from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.model import load_model
 from personae.experiment.result import RunResult, StopRun
 from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights

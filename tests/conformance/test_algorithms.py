@@ -217,7 +217,7 @@ def test_what_leaves_is_exactly_what_is_declared(tmp_path: Path, name: str, watc
     asked = {client for event in run.notebook.rounds() for client in event["participants"]}
     assert asked == (set(NAMES) if kind.federated else set())
     crossed = {entry["payload"] for entry in run.notebook.books["ledger"] if entry["direction"] == "up"}
-    declared = set(kind.types.up.payloads().values()) | {"Scalars"}  # an assessment is made of figures
+    declared = set(kind.types.up.payloads().values()) | {"Scalars"}  # an evaluation is made of figures
     assert crossed <= declared
     if kind.federated:
         assert crossed == {payload for up in watch.ups for payload in wire.payload_bytes(up)} | {"Scalars"}
@@ -428,7 +428,7 @@ def test_features_and_pseudo_labels_of_targets_are_found_in_nothing_that_leaves(
 
     divide = CFinch.divide
     monkeypatch.setattr(CFinch, "divide", noting)
-    algorithms = (ALGORITHMS["cluster"](judged=True), quickly(ALGORITHMS["unsupervised"](recluster_every=1)))
+    algorithms = (ALGORITHMS["cluster"](evaluated=True), quickly(ALGORITHMS["unsupervised"](recluster_every=1)))
     run = Rehearsal(tmp_path, tuple(stage_of(each) for each in algorithms), source=NAMES[0])
     transport = Listening(SameProcess(run.federation))
     run.run(transport)

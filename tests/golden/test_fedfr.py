@@ -177,7 +177,7 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
 def personal_vectors(run: Rehearsal, algorithm: FedFR, name: str, private: Private) -> np.ndarray:
     host = ClientHost(run.federation)
     down = algorithm.send(run.checkpoints.finished("fedfr"), ClientInfo(name, 0))
-    client = host._client(Request("assess", "fedfr", 3, ClientInfo(name, 0), down), run.recipe[0])
+    client = host._client(Request("evaluate", "fedfr", 3, ClientInfo(name, 0), down), run.recipe[0])
     return embed(algorithm.personal(down, private, client), Pair().of(name).test).numpy()
 
 

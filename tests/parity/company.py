@@ -109,9 +109,9 @@ class Company(Processes):
     def use(self, office: str) -> None:
         """Export both models, make people known with the personal one, and recognise them in their photographs."""
         files = {kind: self.folder / office / f"{kind}.safetensors" for kind in ("shared", "personal")}
-        judge = ("--on", f"own={self.aligned(office)}", "--far", RATE, "--resamples", 0)
-        self.type("export", self.home(office), "--to", files["shared"], *judge)
-        self.type("export", self.home(office), "--personal", "--to", files["personal"], *judge)
+        evaluate = ("--on", f"own={self.aligned(office)}", "--far", RATE, "--resamples", 0)
+        self.type("export", self.home(office), "--to", files["shared"], *evaluate)
+        self.type("export", self.home(office), "--personal", "--to", files["personal"], *evaluate)
         assert files["shared"].read_bytes() != files["personal"].read_bytes()
         self._cards_are_of_this_office_alone(office)
         gallery = self.folder / office / "people.db"

@@ -47,5 +47,5 @@ def test_a_companys_day(tmp_path: Path) -> None:
         for office in offices:
             if office != "Oslo":  # it left before its own model was made; it has the shared one
                 day.use(office)
-        day.type("export", day.home("Oslo"), "--to", tmp_path / "oslo.safetensors", "--no-judge")
+        day.type("export", day.home("Oslo"), "--to", tmp_path / "oslo.safetensors", "--no-evaluate")
         assert day.names_at_the_server() == []

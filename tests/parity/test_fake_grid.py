@@ -263,7 +263,7 @@ def test_bytes_in_the_ledger_are_those_that_crossed(coding: str, tmp_path: Path,
     replace(run.engine(over(run, grid, coding=CODINGS[coding])), coding=CODINGS[coding]).run()
     for direction, crossed in grid.crossed.items():
         told = sum(entry["bytes"] for entry in run.notebook.books["ledger"] if entry["direction"] == direction)
-        messages = 4 * 4  # two rounds, and assessments before and after them
+        messages = 4 * 4  # two rounds, and evaluations before and after them
         assert 0 <= crossed - told <= 1600 * messages, direction
     halves = {"exact": (4, 4), "fp16": (2, 2), "bf16": (2, 2), "delta-fp16": (4, 2), "delta-bf16": (4, 2)}
     size = run.federation.backbone().layout.size

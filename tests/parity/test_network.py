@@ -11,7 +11,7 @@ from lab import PERSONAE, Lab, lab
 from personae.algorithms import ALGORITHMS
 from personae.deployment.certs import make_certificates
 from personae.errors import ConfigError
-from personae.experiment.assess import load_model
+from personae.experiment.model import load_model
 from personae.recognition.export import export_model
 
 EXPERIMENT = """
@@ -76,7 +76,7 @@ def assert_offices_have_the_model(here: Lab) -> None:
     for client in here.clients:
         file = here.folder / "exported" / f"{client}.safetensors"
         for personal in (False, True):
-            export_model(here.home(client), file, personal=personal, judge=False)
+            export_model(here.home(client), file, personal=personal, evaluate=False)
             assert load_model(file).digest == server.digest
         card = json.loads(file.with_suffix(".card.json").read_text())
         assert card["at_the_client"] == {k: v for k, v in told[client].items() if k.startswith("global/")}

@@ -25,13 +25,13 @@ from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment import home
-from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.evaluator import evaluator_of
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.home import own_run
-from personae.experiment.judging import judge_of
 from personae.experiment.materials import Materials
-from personae.runtime.federation import ClientFaces, Judge
+from personae.experiment.model import load_model
+from personae.runtime.federation import ClientFaces, Evaluator
 from personae.runtime.inprocess import torch_threads
 
 OFFICES = ("Berlin", "Oslo", "Paris")
@@ -95,15 +95,15 @@ def held(folder: Path, sockets: Path, known: Experiment, out: Path) -> None:
         main(Offices(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
 
 
-SEEN: dict[tuple[str, ...], list[Tensor]] = {}  # by an office's people: vectors of its test faces when it was judged
+SEEN: dict[tuple[str, ...], list[Tensor]] = {}  # by an office's people: vectors of its test faces when it was evaluated
 
 
-def watched(known: Experiment) -> Judge:
-    def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
+def watched(known: Experiment) -> Evaluator:
+    def evaluator(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
         SEEN.setdefault(faces.test.identities, []).append(embed(embedder, faces.test))
-        return judge_of(known)(embedder, faces)
+        return evaluator_of(known)(embedder, faces)
 
-    return judge
+    return evaluator
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         as_a_server.__wrapped__(patch)
         patch.setenv("PERSONAE_CACHE", str(folder / "cache"))
-        patch.setattr(home, "judge_of", watched)
+        patch.setattr(home, "evaluator_of", watched)
         held(folder, tmp_path_factory.mktemp("desks"), experiment(), folder / "out")
         yield folder
 
@@ -147,27 +147,27 @@ def refused(kind: type[PersonaeError], *words: object) -> str:
     return str(result.exception)
 
 
-def assessed(company: Path, name: str, stage: str) -> dict[str, float]:
+def evaluated(company: Path, name: str, stage: str) -> dict[str, float]:
     """What the server was told of this office at the end of the stage."""
     events = [json.loads(line) for line in (company / "out" / "metrics.jsonl").read_text().splitlines()]
     return [each["clients"][name] for each in events if each["event"] == "personal" and each["stage"] == stage][-1]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_office_exports_the_models_that_it_was_judged_by(stage: str, company: Path, tmp_path: Path) -> None:
+def test_an_office_exports_the_models_that_it_was_evaluated_by(stage: str, company: Path, tmp_path: Path) -> None:
     known = experiment()
     for name in OFFICES if stage == "tune" else OFFICES[:1]:
         place, faces = company / "homes" / name, own_faces(company / f"{name}.zip", known, company / "cache").of(name)
         for which, options in (("global", ()), ("personal", ("--personal",))):
             file = tmp_path / name / f"{which}.safetensors"
-            said = done("export", place, "--stage", stage, *options, "--to", file, "--no-judge")
+            said = done("export", place, "--stage", stage, *options, "--to", file, "--no-evaluate")
             makes_none = which == "personal" and stage in ("fedpe", "hf_maml")
             assert (f"stage {stage} ({stage}) makes no personal models: this is the shared one" in said) == makes_none
             with torch_threads(1):
                 embedder = load_model(file).embedder
-                figures, vectors = judge_of(known)(embedder, faces), embed(embedder, faces.test)
+                figures, vectors = evaluator_of(known)(embedder, faces), embed(embedder, faces.test)
             assert any(torch.equal(vectors, each) for each in SEEN[faces.test.identities])
-            told = assessed(company, name, stage)
+            told = evaluated(company, name, stage)
             assert {f"{which}/{key}": value for key, value in figures.items()} == {
                 key: value for key, value in told.items() if key.startswith(which)
             }
@@ -244,7 +244,7 @@ def test_faces_are_needed_only_where_a_personal_model_is_trained_on_them(company
     (kept / "run.json").write_text(json.dumps(content | {"data": str(tmp_path / "gone")}))
     file = tmp_path / "own.safetensors"
     said = done("export", place, "--stage", "adapt", "--personal", "--to", file)
-    assert "not judged:" in said
+    assert "not evaluated:" in said
     assert "gone: this client's faces are not here any more; say where they are with --data" in " ".join(said.split())
     assert "None were measured" not in (tmp_path / "own.card.md").read_text()  # the run has measured it
     file = tmp_path / "tuned.safetensors"
@@ -271,11 +271,11 @@ def test_the_newest_run_is_taken_and_others_are_chosen_by_name_or_number(company
     file = tmp_path / "m.safetensors"
 
     def taken(*options: str) -> str:
-        done("export", place, *options, "--to", file, "--no-judge")
+        done("export", place, *options, "--to", file, "--no-evaluate")
         return str(json.loads((tmp_path / "m.card.json").read_text())["home"]["run"])
 
     assert "run office-two (ab34) is the newest of 3" in " ".join(
-        done("export", place, "--to", file, "--no-judge").split()
+        done("export", place, "--to", file, "--no-evaluate").split()
     )
     assert taken() == "ab34"
     assert taken("--run", "offices") == "ab12"
@@ -303,7 +303,7 @@ def test_what_does_not_go_together_is_told_in_one_line(company: Path, tmp_path: 
     assert not list(tmp_path.glob("*m.*"))
 
 
-def test_the_server_judges_by_its_held_out_faces_alone(company: Path, tmp_path: Path) -> None:
+def test_the_server_evaluates_by_its_held_out_faces_alone(company: Path, tmp_path: Path) -> None:
     done("export", company / "out", "--to", tmp_path / "m.safetensors", "--resamples", 40)
     card = json.loads((tmp_path / "m.card.json").read_text())
     assert list(card["benchmarks"]) == ["heldout"]
@@ -313,7 +313,7 @@ def test_the_server_judges_by_its_held_out_faces_alone(company: Path, tmp_path: 
 
 
 def test_what_came_last_counts_and_figures_of_another_model_are_not_its_own(company: Path, tmp_path: Path) -> None:
-    """Asked to train in a round, an office has the model after the round before; nobody judged that one here."""
+    """Asked to train in a round, an office has the model after the round before; nobody evaluated that one here."""
     shutil.copytree(company / "homes" / "Berlin", tmp_path / "home")
     own = own_run(tmp_path / "home")
     last = own.last_request("fedfr")
@@ -322,7 +322,7 @@ def test_what_came_last_counts_and_figures_of_another_model_are_not_its_own(comp
     own.receive(replace(last, task="train"))
     assert own.last_request("fedfr").round == 1
     file = tmp_path / "m.safetensors"
-    done("export", tmp_path / "home", "--stage", "fedfr", "--to", file, "--no-judge")
+    done("export", tmp_path / "home", "--stage", "fedfr", "--to", file, "--no-evaluate")
     card = json.loads((tmp_path / "m.card.json").read_text())
     assert (card["home"]["round"], card["at_the_client"]) == (1, {})
     own.receive(last)

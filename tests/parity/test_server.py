@@ -108,7 +108,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     out = tmp_path / "out"
     prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
     job, app = Plan.read(out).job.text(), generated(out / "app").app
-    for breaks_after in (1, 4, 6, 9, None):  # in the assessment, in the first, the second and the third round
+    for breaks_after in (1, 4, 6, 9, None):  # in the evaluation, in the first, the second and the third round
         with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:  # all are new, too
             grid = Everyone(app, job, desks, breaks_after)
             if breaks_after is None:
@@ -121,7 +121,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     assert files(out / "models") == files(tmp_path / "alone" / "models")
     assert (out / "ledger.jsonl").read_bytes() == (tmp_path / "alone" / "ledger.jsonl").read_bytes()
     assert personal(out) == personal(tmp_path / "alone")
-    for name in names[:-1]:  # the last one is new: it is judged and keeps nothing
+    for name in names[:-1]:  # the last one is new: it is evaluated and keeps nothing
         (kept,) = (tmp_path / "homes" / name / "runs").iterdir()
         assert kept.name == Plan.read(out).job.run
         assert files(kept / name) == files(tmp_path / "alone" / "private" / name)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from personae import Recogniser, enroll, export_model, load_model, open_faces, open_gallery, threshold_at
 from personae.cli import app
 from personae.evaluation.suite import evaluate
-from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.benchmarks import Setting, open_protocol
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS, LFW, CELEBA = DATA / "weights" / "mobilefacenet_casia.pth", DATA / "lfw_112.zip", DATA / "celeba299_112.zip"

@@ -1,4 +1,4 @@
-"""A researcher's day with faces that nobody has labelled: look, plan, run, judge, export; alone and over a network."""
+"""A researcher's day with faces that nobody has labelled: look, plan, run, evaluate, export, also over a network."""
 
 import json
 import shutil
@@ -45,8 +45,8 @@ def test_a_day_at_one_machine(day: Path) -> None:
     assert min(rates) > 0.12  # better than chance, which has 0.1
     personae(day, "export", "run", "--to", "model.safetensors", "--resamples", "0")
     options = ("--on", "others", "--far", "0.1", "--resamples", "0", "--json")
-    judged = json.loads(personae(day, "evaluate", "model.safetensors", *options))
-    assert judged["others"]["metrics"]["tar@1e-01"] == pytest.approx(rates[-1], abs=1e-3)
+    evaluated = json.loads(personae(day, "evaluate", "model.safetensors", *options))
+    assert evaluated["others"]["metrics"]["tar@1e-01"] == pytest.approx(rates[-1], abs=1e-3)
     clustered = json.loads(personae(day, "cluster", "run", "--on", "street", "--out", "found", "--json"))
     assert clustered["images"] == 128
     assert clustered["people"] is None
@@ -98,9 +98,11 @@ def test_two_unlabelled_clients_join_over_a_network(day: Path, tmp_path: Path) -
     (event,) = (each for each in here.records("metrics") if each["event"] == "round" and each["stage"] == "cluster")
     assert event["clients"].keys() == {"street", "station"}
     assert all(figures["clusters/count"] >= 1 for figures in event["clients"].values())
-    (judged,) = (each for each in here.records("metrics") if each["event"] == "personal" and each["stage"] == "cluster")
-    assert "global/clusters/silhouette" in judged["clients"]["street"]
-    assert "global/rank1" in judged["clients"]["office"]
+    (evaluated,) = (
+        each for each in here.records("metrics") if each["event"] == "personal" and each["stage"] == "cluster"
+    )
+    assert "global/clusters/silhouette" in evaluated["clients"]["street"]
+    assert "global/rank1" in evaluated["clients"]["office"]
     assert 'id="clusters"' in (here.out / "report.html").read_text()
 
 

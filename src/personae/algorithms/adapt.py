@@ -7,7 +7,7 @@ client: theta_i, W_i, Phi_i <- SGD on the margin loss over [W_i || Phi_i] of its
 A client uses theta_i.
 
 It comes in two ways. `adapt` is a stage that clients take part in: they keep theta_i, go on from it in further rounds,
-and send a mean loss. In `tune` no client is asked: whoever is judged, a newcomer too, takes a few steps on the spot
+and send a mean loss. In `tune` no client is asked: whoever is evaluated, a newcomer too, takes a few steps on the spot
 from theta and from the rows that it kept in an earlier stage, keeps nothing and sends nothing; every round does so
 anew.
 """
@@ -151,7 +151,7 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
-    """A few steps of training at each client when it is judged: before (the global model) and after (its personal one).
+    """A few steps of training at each client when it is evaluated: the global model before, its personal one after.
 
     `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `head_init`:
     the class embeddings of a client that kept none from the stages before, a new one.

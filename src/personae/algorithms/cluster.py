@@ -48,8 +48,8 @@ class Cluster(Algorithm[State, Down, Private, Up]):
 
     `clustering`: the method that divides the faces. `min_images`: a smaller cluster is dropped, and its faces are not
     trained on; the paper does not say. `if_odd`: whether clusters that can hardly be people
-    (`parts/clustering/shape.py`) are only warned about, or stop the run. `judged`: whether clients compare the clusters
-    with the labels of their faces, which only a simulation has, and send the figures of that, too.
+    (`parts/clustering/shape.py`) are only warned about, or stop the run. `evaluated`: whether clients compare the
+    clusters with the labels of their faces, which only a simulation has, and send the figures of that, too.
     """
 
     name: ClassVar[str] = "cluster"
@@ -58,7 +58,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2
     if_odd: Literal["warn", "stop"] = "warn"
-    judged: bool = False
+    evaluated: bool = False
 
     def __post_init__(self) -> None:
         if self.min_images < 1:
@@ -66,7 +66,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:
-        return "all" if self.judged else "none"
+        return "all" if self.evaluated else "none"
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)
@@ -81,15 +81,15 @@ class Cluster(Algorithm[State, Down, Private, Up]):
         embedder = client.embedder(client.backbone)
         labels, shape = pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
         figures = {**shape.figures(), "pseudo-labels/clustered": 1 - shape.outside}
-        if self.judged:
+        if self.evaluated:
             found = agreement(labels, client.train.labels)
-            judgement = {
+            compared = {
                 "f_score": found.f_score,
                 "precision": found.precision,
                 "recall": found.recall,
                 "nmi": found.nmi,
             }
-            figures |= {f"pseudo-labels/{name}": value for name, value in judgement.items()}
+            figures |= {f"pseudo-labels/{name}": value for name, value in compared.items()}
             figures["people"] = client.train.classes
         return Up(figures=Scalars(figures)), Private(labels=labels)
 

@@ -37,8 +37,8 @@ from personae.console import meter, notify
 from personae.data import default_cache
 from personae.errors import Interrupted
 from personae.evaluation.suite import evaluate as evaluate_all
-from personae.experiment.assess import load_model
 from personae.experiment.clusters import cluster_faces, clustering_of
+from personae.experiment.model import load_model
 from personae.files import require_place
 from personae.recognition.threshold import save_evaluation
 from personae.report.evaluation_page import write_evaluation

@@ -17,9 +17,9 @@ from personae.data.readers.levels import Level
 from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
-from personae.experiment.assess import OPENERS, Setting, open_protocol
-from personae.experiment.assess import Model as LoadedModel
+from personae.experiment.benchmarks import OPENERS, Setting, open_protocol
 from personae.experiment.config import Experiment
+from personae.experiment.model import Model as LoadedModel
 from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning

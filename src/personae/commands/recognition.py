@@ -34,8 +34,8 @@ from personae.commands.options import (
 from personae.console import meter, notify
 from personae.data import default_cache
 from personae.errors import ConfigError
-from personae.experiment.assess import Model as LoadedModel
-from personae.experiment.assess import load_model
+from personae.experiment.model import Model as LoadedModel
+from personae.experiment.model import load_model
 from personae.recognition.card import card_paths
 from personae.recognition.enrolment import prepare
 from personae.recognition.export import export_model
@@ -82,9 +82,10 @@ def export_a_model(
     unit: Annotated[bool, typer.Option("--unit", help="Of ONNX: let it give vectors of length one.")] = False,
     mirror: Mirror = True,
     on: Annotated[
-        list[str] | None, typer.Option("--on", metavar="[NAME=]PATH", help="Judge it there; a run's own by default.")
+        list[str] | None,
+        typer.Option("--on", metavar="[NAME=]PATH", help="Evaluate it there; a run's own by default."),
     ] = None,
-    judge: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
+    evaluate: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     resamples: Resamples = 200,
     skip_unreadable: SkipUnreadable = False,
@@ -108,7 +109,7 @@ def export_a_model(
         raw=raw_pixels,
         unit=unit,
         mirror=mirror,
-        judge=judge,
+        evaluate=evaluate,
         on=(lambda model: protocols_of(on, model, far, resamples, handling)) if on else None,
         fars=far or (),
         resamples=resamples,

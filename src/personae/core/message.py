@@ -96,7 +96,7 @@ class Nothing(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assessment(Message):
+class ClientEvaluation(Message):
     """What a client says about the model it uses: figures alone."""
 
     metrics: Scalars

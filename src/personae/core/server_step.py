@@ -70,7 +70,7 @@ class ServerStep:
         mean = torch.lerp(mean.to(model.device), model, 1 / float(weight))
         return replace(moved, memory={**moved.memory, _MEAN: mean, _WEIGHT: weight})
 
-    def judged(self, state: StateT) -> StateT:
+    def evaluated(self, state: StateT) -> StateT:
         """The state with the model that counts: what is evaluated, and what the next stage begins with."""
         mean = state.memory.get(_MEAN)
         return state if mean is None else replace(state, model=ModelState(state.model.layout, mean), memory={})

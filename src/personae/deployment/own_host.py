@@ -1,6 +1,6 @@
 """A client that keeps, in its own home, what it needs to use its models without the server."""
 
-from personae.core.message import Assessment, Message
+from personae.core.message import ClientEvaluation, Message
 from personae.experiment.home import OwnRun
 from personae.runtime.coding import Coding
 from personae.runtime.federation import Federation
@@ -24,5 +24,5 @@ class OwnHost(ClientHost):
 
     def leaving(self, request: Request, message: Message, coding: Coding) -> None:
         self._own.records.sent(request.stage, coding.bytes(message, answer=True))
-        if isinstance(message, Assessment):
-            self._own.records.judged(request.stage, request.round, message.metrics.values)
+        if isinstance(message, ClientEvaluation):
+            self._own.records.evaluated(request.stage, request.round, message.metrics.values)

@@ -11,7 +11,7 @@ from typing import Any
 from personae.core.acceleration import Acceleration
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
-from personae.experiment.judging import judge_of
+from personae.experiment.evaluator import evaluator_of
 from personae.experiment.materials import Materials
 from personae.experiment.run import initial_weights
 from personae.experiment.rundir import RunDirectory
@@ -64,7 +64,7 @@ def conduct(grid: Grid, out: Path) -> None:
             network=experiment.network,
             holdings=Absent(plan.clients, newcomers(experiment, plan.clients)),
             private=out / "private",
-            judge=judge_of(experiment),
+            evaluator=evaluator_of(experiment),
             mirror=experiment.evaluation.mirror,
             source=experiment.partition.source or None,
         )

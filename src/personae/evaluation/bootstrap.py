@@ -86,7 +86,7 @@ def accuracy_interval(
     times = np.stack([_times(present, random) for _ in range(_checked(resamples))])
     weights = np.where(pairs.same.numpy(), times[:, left], times[:, left] * times[:, other]).astype(np.float64)
     folds = list(zip(in_folds(right, pairs.folds), in_folds(weights, pairs.folds, axis=1), strict=True))
-    counts = np.stack([part @ judged for judged, part in folds])  # [folds, resamples, thresholds], whole numbers
+    counts = np.stack([part @ right for right, part in folds])  # [folds, resamples, thresholds], whole numbers
     best = (counts.sum(axis=0) - counts).argmax(axis=2)
     totals = np.stack([part.sum(axis=1) for _, part in folds])
     whole = (totals > 0).all(axis=0)

@@ -85,7 +85,7 @@ class BenchmarkResult:
 
 
 class EvaluationProtocol(Protocol):
-    """What `evaluate` takes: sets of images, and a judgement of their vectors."""
+    """What `evaluate` takes: sets of images, and figures of their vectors."""
 
     @property
     def name(self) -> str: ...
@@ -94,7 +94,7 @@ class EvaluationProtocol(Protocol):
     def parts(self) -> Sequence[Samples]:
         """The sets of images to embed."""
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
         """Given the vectors of each part."""
 
 
@@ -109,12 +109,12 @@ class _OnePart(ABC):
         return (self.samples,)
 
     @abstractmethod
-    def judge(self, *vectors: Tensor) -> BenchmarkResult: ...
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult: ...
 
     def evaluate(self, embedder: Embedder, *, final: bool = True) -> BenchmarkResult:
         """Intervals are of the `final` model alone: they take longer than the rates."""
-        judge = self.judge if final else replace(self, resamples=0).judge  # type: ignore[type-var]
-        return judge(embed(embedder, self.samples))
+        evaluate = self.evaluate_vectors if final else replace(self, resamples=0).evaluate_vectors  # type: ignore[type-var]
+        return evaluate(embed(embedder, self.samples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class Benchmark(_OnePart):
     """Of the intervals; none without."""
     gaps: Gaps = NO_GAPS
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,), labels = vectors, self.samples.labels
         metrics = {} if self.pairs is None else _fold_metrics(embeddings, self.pairs)
         comparisons = all_pairs(embeddings, labels)
@@ -157,7 +157,7 @@ class PairBenchmark(_OnePart):
     resamples: int = 0
     gaps: Gaps = NO_GAPS
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,) = vectors
         comparisons = listed(embeddings, self.pairs)
         points = operating_points(comparisons, self.fars)
@@ -185,7 +185,7 @@ class GroupBenchmark(_OnePart):
     resamples: int = 0
     gaps: Gaps = NO_GAPS
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
         (embeddings,), labels = vectors, self.samples.labels
         scores = {name: identified(embeddings, pairs, labels) for name, pairs in self.groups.items()}
         groups = {name: _fold_metrics(embeddings, pairs) for name, pairs in self.groups.items()}
@@ -243,15 +243,18 @@ class TemplateBenchmark(_OnePart):
     ranks: tuple[int, ...] = RANKS
     resamples: int = 0
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
-        judged = [self._split(vectors[0], split) for split in self.splits]
-        per_split = {str(number): metrics for number, (metrics, _, _) in enumerate(judged)}
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
+        evaluated = [self._split(vectors[0], split) for split in self.splits]
+        per_split = {str(number): metrics for number, (metrics, _, _) in enumerate(evaluated)}
         metrics = {}
         for name, over_splits in spread(per_split).items():
             metrics[name] = over_splits.mean
-            if len(judged) > 1:
+            if len(evaluated) > 1:
                 metrics[f"{name}_std"] = over_splits.deviation
-        together, intervals = _together([scores for _, scores, _ in judged]), judged[0][2] if len(judged) == 1 else {}
+        together, intervals = (
+            _together([scores for _, scores, _ in evaluated]),
+            evaluated[0][2] if len(evaluated) == 1 else {},
+        )
         return _result(metrics, together, intervals, operating_points(together, self.fars))
 
     def _split(self, embeddings: Tensor, split: TemplateSplit) -> tuple[dict[str, float], Scores, dict[str, Interval]]:
@@ -288,7 +291,7 @@ class DistractorBenchmark:
     def parts(self) -> Sequence[Samples]:
         return (self.probes,) if isinstance(self.distractors, Tensor) else (self.probes, self.distractors)
 
-    def judge(self, *vectors: Tensor) -> BenchmarkResult:
+    def evaluate_vectors(self, *vectors: Tensor) -> BenchmarkResult:
         probes = vectors[0]
         others = self.distractors if isinstance(self.distractors, Tensor) else vectors[1]
         if others.shape[1] != probes.shape[1]:

@@ -44,7 +44,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> Evaluation:
-    """Judge a model on each of the protocols, all pairs on `device`.
+    """Evaluate a model on each of the protocols, all pairs on `device`.
 
     Vectors are kept in the folder `cache`, by the fingerprints of model and images.
     """
@@ -57,7 +57,7 @@ def evaluate(
         vectors = [
             embeddings(embedder, part, cache=folder, progress=progress, name=protocol.name) for part in protocol.parts
         ]
-        results[protocol.name] = protocol.judge(*(each.to(device) for each in vectors))
+        results[protocol.name] = protocol.evaluate_vectors(*(each.to(device) for each in vectors))
     return Evaluation(results)
 
 

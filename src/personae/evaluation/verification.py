@@ -83,7 +83,7 @@ def ten_fold(left: Tensor, right: Tensor, same: Tensor, folds: Folds = 10) -> Te
 
 
 def right_at_thresholds(left: Tensor, right: Tensor, same: Tensor) -> npt.NDArray[np.bool_]:
-    """Of each pair and each of the field's thresholds, whether it would be judged rightly."""
+    """Of each pair and each of the field's thresholds, whether it would be decided rightly."""
     distance = (unit(left) - unit(right)).square().sum(dim=1).cpu().numpy()
     right_at: npt.NDArray[np.bool_] = (distance[:, None] < THRESHOLDS) == same.numpy()[:, None]
     return right_at

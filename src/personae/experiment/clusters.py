@@ -20,8 +20,8 @@ from personae.data import FaceSet, open_faces
 from personae.data.decoding import Handling
 from personae.data.readers.folders import is_flat
 from personae.errors import ConfigError
-from personae.experiment.assess import Model
 from personae.experiment.explain import explain
+from personae.experiment.model import Model
 from personae.files import replacing, write_text
 from personae.parts.clustering import METHODS, NOBODY, Method, Shape, agreement, large_enough
 from personae.progress import Notify, Progress, silent, unheard
@@ -62,7 +62,7 @@ class Clusters:
         return len(self.faces.identities) or None
 
     @cached_property
-    def judgement(self) -> dict[str, float] | None:
+    def agreement(self) -> dict[str, float] | None:
         """How well clusters agree with the people on the faces, where it is known who that is."""
         if self.people is None:
             return None
@@ -82,7 +82,7 @@ class Clusters:
             "silhouette": self.shape.silhouette,
             "odd": self.shape.oddity,
             "people": self.people,
-            "agreement": self.judgement,
+            "agreement": self.agreement,
         }
 
     def write(self, out: Path) -> None:
@@ -94,7 +94,7 @@ class Clusters:
             for path, label in zip(paths.tolist(), self.labels.tolist(), strict=True):
                 table.writerow((path, "" if label == NOBODY else label))
         write_text(out / SUMMARY, json.dumps(self.summary, indent=2) + "\n")
-        draw_clusters(self.faces, self.labels.numpy(), out / SHEET, marked=self.judgement is not None)
+        draw_clusters(self.faces, self.labels.numpy(), out / SHEET, marked=self.agreement is not None)
 
 
 def clustering_of(method: str, options: Mapping[str, Any]) -> Method:
@@ -123,7 +123,7 @@ def cluster_faces(
     notify: Notify = unheard,
     **handling: Unpack[Handling],
 ) -> Clusters:
-    """Embed the faces under the model and divide them; what identities they have is only used to judge.
+    """Embed the faces under the model and divide them; what identities they have is only used to evaluate.
 
     Images right below a folder are unlabelled in any case.
     """

@@ -28,7 +28,7 @@ from personae.runtime.firewall import Firewall
 
 
 class Evaluation(Section):
-    """How models are judged."""
+    """How models are evaluated."""
 
     fars: tuple[float, ...] = (1e-1, 1e-2, 1e-3)  # false accept rates at the server's benchmarks
     client_fars: tuple[float, ...] = (1e-1, 1e-2)  # and on each client's own faces

@@ -47,7 +47,7 @@ class Forecast:
 
 def forecast(materials: Materials, workers: int) -> Forecast:
     experiment = materials.experiment
-    materials.benchmarks()  # what cannot be judged is said before anything runs
+    materials.benchmarks()  # what cannot be evaluated is said before anything runs
     summary = materials.partition.summary(materials.private)
     trainers = [holding for holding in summary if not holding.new]
     layout = Layout.of(experiment.network.layout())

@@ -22,7 +22,7 @@ from personae.core.wire import Packet
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, parse_experiment
-from personae.experiment.judging import judge_of
+from personae.experiment.evaluator import evaluator_of
 from personae.files import write_bytes, write_text
 from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation, Holdings
@@ -39,7 +39,7 @@ class Records:
 
     folder: Path
 
-    def judged(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
+    def evaluated(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
         self._record("figures", stage, str(round_), dict(figures))
 
     def sent(self, stage: str, payloads: Mapping[str, int]) -> None:
@@ -144,7 +144,7 @@ class OwnRun:
             network=experiment.network,
             holdings=holdings,
             private=self.folder,
-            judge=judge_of(experiment),
+            evaluator=evaluator_of(experiment),
             mirror=experiment.evaluation.mirror,
             source=experiment.partition.source or None,
             public=public,
@@ -155,7 +155,7 @@ class OwnRun:
     def receive(self, request: Request) -> None:
         """Keep what came with a request. What is sent to train in a round is the model after the round before it."""
         after = request.round - (request.task == "train")
-        if request.task == "assess":  # a round that runs again may end in another model
+        if request.task == "evaluate":  # a round that runs again may end in another model
             self.records.forget(request.stage, after)
         elif self._counts_already(request.stage, after):
             return
@@ -169,7 +169,7 @@ class OwnRun:
         return averaged and self.last_request(stage).round == after
 
     def last_request(self, stage: str) -> Request:
-        """To assess the model that came last, as it was or would have been asked for."""
+        """To evaluate the model that came last, as it was or would have been asked for."""
         path, algorithm = self._received(stage), self.stage(stage).algorithm
         try:
             packet = wire.from_bytes(path.read_bytes())
@@ -177,7 +177,7 @@ class OwnRun:
             scalars = {name: value for name, value in packet.scalars.items() if name != _WHERE}
             layout = Layout.of(self.experiment.network.layout())
             down = wire.decode(algorithm.types.down, Packet(packet.arrays, scalars), layout)
-            return Request("assess", stage, int(where["round"]), ClientInfo(**where["client"]), down)
+            return Request("evaluate", stage, int(where["round"]), ClientInfo(**where["client"]), down)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this model is damaged ({error}); restore it from a copy") from error
 

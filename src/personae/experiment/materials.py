@@ -71,7 +71,7 @@ class Materials:
         return self.heldout_benchmarks() + found
 
     def heldout_benchmarks(self) -> list[Benchmark]:
-        """What a server can judge by that has no faces of its clients."""
+        """What a server can evaluate on that has no faces of its clients."""
         options = self.experiment.evaluation
         found = []
         for name, samples in self._heldout_by_domain().items():

@@ -35,7 +35,7 @@ from personae.runtime.transport import Request
 def personal_weights(
     run: Path, client: str, stage: str, *, cache: Path | None = None, progress: Progress = silent
 ) -> tuple[Network, dict[str, Tensor]]:
-    """The network that this client uses after the stage, and its `state_dict`: to the bit the one it was judged by.
+    """The network that this client uses after the stage, and its `state_dict`: to the bit the one that was evaluated.
 
     It is what the algorithm's `personal` makes of the private state. Where that trains (as `tune` does), it trains now,
     on the client's own faces.
@@ -61,7 +61,7 @@ def personal_weights(
         chosen = next(each for each in recipe if each.name == stage)
         info = ClientInfo(client, materials.clients.clients.index(client), client == federation.source)
         down = chosen.algorithm.send(checkpoints.finished(stage), info)
-        embedder = host.personal(Request("assess", stage, chosen.rounds, info, down))
+        embedder = host.personal(Request("evaluate", stage, chosen.rounds, info, down))
     return _taken_out(embedder, experiment.network, f"{run}: {client}")
 
 

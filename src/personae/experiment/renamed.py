@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 RENAMED: Mapping[str, str] = {  # the place of the old key, where * is the name of a stage
+    "stages.*.algorithm.judged": "evaluated = ...",
     "stages.*.participation": 'selection = { name = "share", share = ... }',
     "stages.*.algorithm.rows": "head_init",
     "stages.*.algorithm.public": "use_public_faces",

@@ -12,7 +12,7 @@ from personae.report.html import page
 from personae.report.records import Figure, Run, read_figures, read_run
 
 if TYPE_CHECKING:
-    from personae.experiment.assess import Model
+    from personae.experiment.model import Model
 
 Callback = Callable[[Mapping[str, Any]], object]
 """Gets each line of `metrics.jsonl` as soon as its round is safely on disk."""
@@ -63,7 +63,7 @@ class RunResult:
         self, stage: str | None = None, *, client: str | None = None, device: str = "cpu", progress: Progress = silent
     ) -> "Model":
         """The shared model after a stage, by default the last finished one, or a client's personal model."""
-        from personae.experiment.assess import load_model  # it knows how runs are made, and they end with a result
+        from personae.experiment.model import load_model  # it knows how runs are made, and they end with a result
 
         return load_model(self.folder, stage, client=client, device=device, progress=progress)
 

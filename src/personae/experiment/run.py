@@ -14,7 +14,7 @@ from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
 from personae.experiment.config import Experiment, load_experiment
-from personae.experiment.judging import judge_of
+from personae.experiment.evaluator import evaluator_of
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
@@ -151,7 +151,7 @@ def federation_of(
         network=experiment.network,
         holdings=materials.clients,
         private=run / "private",
-        judge=judge_of(experiment),
+        evaluator=evaluator_of(experiment),
         mirror=experiment.evaluation.mirror,
         source=materials.partition.source,
         acceleration=acceleration,

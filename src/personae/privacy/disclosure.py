@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.layout import Layout
-from personae.core.message import Assessment, Message, Trouble
+from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.payload import (
     KINDS,
     Aliases,
@@ -90,7 +90,9 @@ def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
             continue
         for direction, kind in (("down", algorithm.types.down), ("up", algorithm.types.up)):
             found += [Crossing(algorithm.name, direction, *item) for item in kind.payloads().items()]
-    return found + [Crossing(ANY, "up", *item) for kind in (Assessment, Trouble) for item in kind.payloads().items()]
+    return found + [
+        Crossing(ANY, "up", *item) for kind in (ClientEvaluation, Trouble) for item in kind.payloads().items()
+    ]
 
 
 def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
@@ -108,7 +110,7 @@ def sends(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
 
 def leaves(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
     """The same with what any client may answer: its figures, and that it failed."""
-    return sorted({*sends(algorithm), *Assessment.payloads().values(), *Trouble.payloads().values()})
+    return sorted({*sends(algorithm), *ClientEvaluation.payloads().values(), *Trouble.payloads().values()})
 
 
 def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:

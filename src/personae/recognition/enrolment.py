@@ -10,7 +10,7 @@ from torch import Tensor
 
 from personae.data.images import ImageError
 from personae.errors import DataError
-from personae.experiment.assess import Model
+from personae.experiment.model import Model
 from personae.recognition.faces import Portraits, complaint
 from personae.recognition.gallery import checked_name
 from personae.recognition.recogniser import vectors

@@ -1,4 +1,4 @@
-"""A trained model as a file that goes where it is used, judged as it is there, with its card beside it."""
+"""A trained model as a file that goes where it is used, evaluated as it is there, with its card beside it."""
 
 import dataclasses
 import hashlib
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from personae.errors import ConfigError, PersonaeError
 from personae.evaluation.protocols import EvaluationProtocol
-from personae.evaluation.suite import Evaluation, evaluate
-from personae.experiment.assess import Model, load_model, load_state
+from personae.evaluation.suite import Evaluation
+from personae.evaluation.suite import evaluate as evaluate_on
+from personae.experiment.model import Model, load_model, load_state
 from personae.files import require_place, together
 from personae.models import Network, save_weights
 from personae.models.weights import SAFETENSORS
@@ -47,7 +48,7 @@ def export_model(
     raw: bool = False,
     unit: bool = False,
     mirror: bool = True,
-    judge: bool = True,
+    evaluate: bool = True,
     on: Callable[[Model], Sequence[EvaluationProtocol]] | None = None,
     fars: Sequence[float] = (),
     resamples: int = 200,
@@ -58,7 +59,7 @@ def export_model(
     """Write the model of a run, of one of its clients, of a client's home or of a file to a .safetensors or .onnx file.
 
     `run`, `personal`, `data`: of a home, as for `load_model`. `raw`, `unit`: of ONNX, whether it takes pixels from 0 to
-    255, and whether it gives vectors of length one. Unless told not to `judge`, what was written is evaluated: `on`
+    255, and whether it gives vectors of length one. Unless told not to `evaluate`, what was written is evaluated: `on`
     benchmarks of the user's choice, or of a run on its own held-out faces, or of a home on the client's test faces (at
     `fars` beside the run's own rates), with intervals from so many `resamples`. The card has the figures, and the
     thresholds for `personae enroll`. Model and card appear together when all that is done.
@@ -81,9 +82,9 @@ def export_model(
             raise type(error)(str(error).replace(str(file), str(to))) from error
         model = load_model(file, mirror=mirror)
         protocols: Sequence[EvaluationProtocol] = ()
-        if judge:
+        if evaluate:
             protocols = on(model) if on is not None else origin.benchmarks(fars, resamples, progress, notify)
-        found = evaluate(model.embedder, protocols, cache=cache, progress=progress)
+        found = evaluate_on(model.embedder, protocols, cache=cache, progress=progress)
         content = {
             "format": cards.FORMAT,
             **_plain(model, found),

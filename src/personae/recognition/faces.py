@@ -23,7 +23,7 @@ from personae.data.readers.folders import read_heap
 from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing, read_file
 from personae.errors import DataError
-from personae.experiment.assess import Model
+from personae.experiment.model import Model
 from personae.progress import Notify, unheard
 from personae.words import counted
 

@@ -1,4 +1,4 @@
-"""Where a model comes from that is written to a file: what judges it, and what its card can say of it."""
+"""Where a model comes from that is written to a file: what evaluates it, and what its card can say of it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import Any
 from personae.core.samples import Samples, is_labelled
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark, EvaluationProtocol
-from personae.experiment.assess import finished_stage
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.home import OwnRun, is_home, own_run
 from personae.experiment.materials import Materials
+from personae.experiment.model import finished_stage
 from personae.experiment.personal import faces_of
 from personae.experiment.sources import SYNTHETIC
 from personae.progress import Notify, Progress, unheard
@@ -34,7 +34,7 @@ class Origin:
         progress: Progress,  # noqa: ARG002
         notify: Notify,  # noqa: ARG002
     ) -> Sequence[EvaluationProtocol]:
-        """What it is judged by where nobody names anything else."""
+        """What it is evaluated on where nobody names anything else."""
         return ()
 
     def history(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class OfRun(Origin):
         materials = Materials(self.experiment, progress=progress)
         found = materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks()
         if not found:
-            notify("not judged: the experiment has no held-out faces; name some with --on")
+            notify("not evaluated: the experiment has no held-out faces; name some with --on")
         chosen = [each for each in found if self.client is None or each.name.partition("/")[0] != "private"]
         return [_at(self.experiment, each, fars, resamples) for each in chosen]
 
@@ -107,10 +107,10 @@ class OfHome(Origin):
         try:
             test = faces_of(self.own, self.data, progress=progress).of(name).test
         except DataError as error:
-            notify(f"not judged: {error}")
+            notify(f"not evaluated: {error}")
             return []
         if not _tells(test):
-            notify("not judged: this client has too few test faces; name others with --on")
+            notify("not evaluated: this client has too few test faces; name others with --on")
             return []
         return [_at(self.own.experiment, Benchmark("own", test), fars, resamples)]
 

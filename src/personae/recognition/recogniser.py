@@ -9,7 +9,7 @@ from torch import Tensor
 from personae.core.exact import unit_on_grid
 from personae.errors import ConfigError, DataError
 from personae.evaluation.identification import class_means
-from personae.experiment.assess import Model
+from personae.experiment.model import Model
 from personae.recognition.gallery import Gallery
 from personae.recognition.threshold import Threshold
 

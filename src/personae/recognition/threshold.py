@@ -10,7 +10,7 @@ from typing import Any
 from personae.errors import ConfigError, DataError
 from personae.evaluation.suite import Evaluation
 from personae.evaluation.verification import tar_name
-from personae.experiment.assess import Model
+from personae.experiment.model import Model
 from personae.files import write_text
 from personae.words import counted
 

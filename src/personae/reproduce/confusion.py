@@ -15,8 +15,8 @@ from torch import Tensor
 from personae.core.embedder import embed
 from personae.core.layout import Layout
 from personae.errors import DataError
-from personae.experiment.assess import load_model
 from personae.experiment.materials import Materials
+from personae.experiment.model import load_model
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity

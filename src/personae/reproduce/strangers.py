@@ -3,9 +3,9 @@
 from personae.core.embedder import embed
 from personae.data import FaceSet
 from personae.evaluation.distractors import among_distractors
-from personae.experiment.assess import load_model
 from personae.experiment.config import Experiment
 from personae.experiment.materials import Materials
+from personae.experiment.model import load_model
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
 from personae.runtime.inprocess import torch_threads
 

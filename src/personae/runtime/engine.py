@@ -10,7 +10,7 @@ from personae.core.aggregation import Workbench
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
-from personae.core.message import Assessment, ServerState
+from personae.core.message import ClientEvaluation, ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
@@ -145,12 +145,12 @@ class _Walk:
                 began = time.monotonic()
                 state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
-                judged = stage.server.judged(state)
+                evaluated = stage.server.evaluated(state)
                 if stage.evaluates(round_):
-                    self._evaluate(stage, judged, round_)
+                    self._evaluate(stage, evaluated, round_)
                 self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
-                kept = judged if round_ == stage.rounds else state
+                kept = evaluated if round_ == stage.rounds else state
                 self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
                 self._publish()
 
@@ -187,12 +187,12 @@ class _Walk:
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         place = {"stage": stage.name, "round": round_}
         self._record({"event": "global", **place, "metrics": metrics})
-        exchange = Exchange(self.engine.transport, "assess", stage, round_, self.engine.coding)
+        exchange = Exchange(self.engine.transport, "evaluate", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         for answer in exchange.ask(state, self.clients):
             if isinstance(answer, Failure):
                 self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer}")
-            elif isinstance(answer.message, Assessment):
+            elif isinstance(answer.message, ClientEvaluation):
                 figures[answer.client.name] = dict(answer.message.metrics.values)
         self._enter(exchange)
         new = sorted(set(figures) & self.engine.federation.holdings.newcomers)

@@ -31,7 +31,7 @@ class ClientFaces:
     """One client's faces; the three sets share one coding of labels.
 
     A simulation can tell how the client's people fare among everybody's: `strangers` gives the test faces of all other
-    clients, in the same coding, with people that this client does not know after its own. Only a judge is shown them.
+    clients, in the same coding, with people that this client does not know after its own. Only an evaluator sees them.
     """
 
     train: Samples
@@ -53,7 +53,7 @@ class Holdings(Protocol):
     def of(self, client: str) -> ClientFaces: ...
 
 
-Judge = Callable[[Embedder, ClientFaces], dict[str, float]]
+Evaluator = Callable[[Embedder, ClientFaces], dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Federation:
     network: NetworkPlan
     holdings: Holdings
     private: Path  # where clients keep what never leaves them
-    judge: Judge  # figures of an embedder for one client
+    evaluator: Evaluator  # figures of an embedder for one client
     mirror: bool = True  # embed an image together with its mirror image
     source: str | None = None  # where there are domains: the client of the source; all others are targets
     acceleration: Acceleration = field(default_factory=Acceleration)

@@ -6,7 +6,7 @@ from typing import Any
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.layout import Layout
-from personae.core.message import Assessment, Message, Trouble
+from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.wire import Packet
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
@@ -76,7 +76,7 @@ def to_answer(
     elif request.task == "train":
         kind = federation.stage(request.stage).algorithm.types.up
     else:
-        kind = Assessment
+        kind = ClientEvaluation
     try:
         restored = coding.restored(packet, _base(request, coding))
         return Answer(request.client, wire.decode(kind, restored, layout, whole=coding.whole))

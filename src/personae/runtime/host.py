@@ -5,7 +5,7 @@ from torch import Tensor
 
 from personae.core.algorithm import Client, KeptT
 from personae.core.embedder import Embedder, Remembering
-from personae.core.message import Assessment, LocalState, Message, Undeclared
+from personae.core.message import ClientEvaluation, LocalState, Message, Undeclared
 from personae.core.payload import ModelState, Scalars
 from personae.core.problem import Problem
 from personae.core.rng import generator
@@ -17,7 +17,9 @@ from personae.runtime.federation import Federation
 from personae.runtime.memory import keep_freed_memory
 from personae.runtime.problems import PROBLEMS, ProblemLog, problem_of
 from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Answer, Request
+from personae.runtime.transport import Answer, Request, Task
+
+SEED_WORDS: dict[Task, str] = {"train": "train", "evaluate": "assess"}  # other words would be other random numbers
 
 
 class ClientHost:
@@ -40,14 +42,14 @@ class ClientHost:
         self._durable = durable
         self.backbone = federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
-        self._judged: tuple[Tensor, Embedder] | None = None
+        self._evaluated: tuple[Tensor, Embedder] | None = None
         if federation.acceleration.memory and self.backbone.device.type == "cpu":
             keep_freed_memory()
 
     def handle(self, request: Request) -> Answer:
         """Do one client's work. Whatever goes wrong there is told as a code, and its details stay there."""
         try:
-            return self._train(request) if request.task == "train" else self._assess(request)
+            return self._train(request) if request.task == "train" else self._evaluate(request)
         except Interrupted:
             raise  # this machine cannot go on, and that is no fault of the client's
         except Exception as error:  # a client may fail in any way without taking the others down
@@ -97,23 +99,23 @@ class ClientHost:
         store.save(stage.name, request.round, kept, durable=self._durable)
         return Answer(request.client, up)
 
-    def _assess(self, request: Request) -> Answer:
+    def _evaluate(self, request: Request) -> Answer:
         """Figures of the global and of the personal model on the client's own faces."""
         faces = self.federation.holdings.of(request.client.name)
-        shared = self.federation.judge(self._global(request.down.model), faces)
+        shared = self.federation.evaluator(self._global(request.down.model), faces)
         personal = shared
         if self.federation.stage(request.stage).algorithm.personalizes:
-            personal = self.federation.judge(self.personal(request), faces)
+            personal = self.federation.evaluator(self.personal(request), faces)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
-        return Answer(request.client, Assessment(metrics=Scalars(figures)))
+        return Answer(request.client, ClientEvaluation(metrics=Scalars(figures)))
 
     def _global(self, model: ModelState) -> Embedder:
         """The global model is one for client after client: what all are shown of each other, it embeds once."""
         self.backbone.load(model)
-        if self._judged is None or not torch.equal(self._judged[0], self.backbone.flat):
-            self._judged = self.backbone.flat.clone(), Remembering(self.federation.embedder(self.backbone))
-        return self._judged[1]
+        if self._evaluated is None or not torch.equal(self._evaluated[0], self.backbone.flat):
+            self._evaluated = self.backbone.flat.clone(), Remembering(self.federation.embedder(self.backbone))
+        return self._evaluated[1]
 
     def _client(self, request: Request, stage: Stage) -> Client:
         holding = self.federation.holdings.of(request.client.name)
@@ -134,7 +136,9 @@ class ClientHost:
             val=holding.val,
             test=holding.test,
             backbone=self.backbone,
-            generator=generator(self.federation.seed, stage.name, request.round, request.client.name, request.task),
+            generator=generator(
+                self.federation.seed, stage.name, request.round, request.client.name, SEED_WORDS[request.task]
+            ),
             round=request.round,
             rounds=stage.rounds,
             recall=recall,

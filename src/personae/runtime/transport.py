@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from personae.core.algorithm import ClientInfo
 from personae.core.message import Broadcast, Message
 
-Task = Literal["train", "assess"]
+Task = Literal["train", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client sends back: an update after training, figures after an assessment, or a code of its trouble."""
+    """What a client sends back: an update after training, figures after an evaluation, or a code of its trouble."""
 
     client: ClientInfo
     message: Message

@@ -151,7 +151,7 @@ def clusters(found: Clusters, out: Path, as_json: bool) -> None:
     counts |= {} if found.people is None else {"people": found.people}
     sizes = {name: f"{getattr(found.shape, name):g}" for name in ("smallest", "median", "largest")}
     counts |= {**sizes, "in no cluster": found.dropped, "silhouette": f"{found.shape.silhouette:.3f}"}
-    figures = {name: f"{100 * value:.2f}" for name, value in (found.judgement or {}).items()}
+    figures = {name: f"{100 * value:.2f}" for name, value in (found.agreement or {}).items()}
     tables: list[Mapping[str, object]] = [counts, figures] if figures else [counts]
     for columns in tables:
         table = Table(*columns)

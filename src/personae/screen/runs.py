@@ -29,10 +29,10 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     found = verdict(content)
     if as_json:
         rows = [{"label": row.label, "metrics": row.metrics} for row in rows_of(content)]
-        judged = {"verdict": [*found.sentences, *found.remarks], "models": rows}
-        judged |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
-        judged |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
-        print_json({"run": str(run), "report": str(page), **judged})
+        evaluated = {"verdict": [*found.sentences, *found.remarks], "models": rows}
+        evaluated |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
+        evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
+        print_json({"run": str(run), "report": str(page), **evaluated})
         return
     results.verdict(found)
     print_clusters(output, run)

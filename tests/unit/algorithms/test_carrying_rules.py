@@ -330,7 +330,7 @@ def test_what_stays_with_a_client_is_not_in_what_it_sends(tmp_path: Path, which,
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_a_client_trains_and_is_judged_with_its_own(tmp_path: Path, sent: bool):
+def test_a_client_trains_and_is_evaluated_with_its_own(tmp_path: Path, sent: bool):
     run = rehearse(tmp_path, FedPE(), Carry(batch_norm="all", batch_norm_sent=sent), rounds=2)
     transport = listened(run)
     layout = run.federation.backbone().layout
@@ -355,7 +355,7 @@ def test_a_client_trains_and_is_judged_with_its_own(tmp_path: Path, sent: bool):
         end = run.checkpoints.finished("fedpe").model
         for entry, value in after.items():
             layout.views(end.flat)[entry].copy_(value)
-        client = host._client(replace(request, task="assess"), run.recipe[0])
+        client = host._client(replace(request, task="evaluate"), run.recipe[0])
         down = run.recipe[0].algorithm.send(run.checkpoints.finished("fedpe"), request.client)
         found = embed(run.recipe[0].algorithm.personal(down, kept_by(run, name), client), client.test)
         host.backbone.load(end)

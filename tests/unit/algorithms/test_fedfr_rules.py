@@ -242,7 +242,7 @@ def test_the_size_of_a_message_is_known_before_there_is_one(tmp_path: Path):
 # ---------------------------------------------------------------------------------------------------- personal models
 
 
-def assess(run: Rehearsal) -> dict[str, dict[str, float]]:
+def evaluate(run: Rehearsal) -> dict[str, dict[str, float]]:
     return [event for event in run.notebook.books["metrics"] if event["event"] == "personal"][-1]["clients"]
 
 
@@ -308,7 +308,7 @@ def test_adaptation_follows_any_federated_run(tmp_path: Path, before: type):
         assert not torch.equal(kept.model.flat, run.final(before.name))
         info = ClientInfo(name, NAMES.index(name))
         down = stage.algorithm.send(run.checkpoints.finished("adapt"), info)
-        used = host.personal(Request("assess", "adapt", 1, info, down)).backbone.flat
+        used = host.personal(Request("evaluate", "adapt", 1, info, down)).backbone.flat
         assert torch.equal(used, kept.model.flat)
 
 

@@ -96,7 +96,7 @@ def test_an_algorithm_of_ones_own_runs_with_workers_and_is_reported_and_exported
     elsewhere(folder, "run", "tiny.toml", "--workers", "2", "--out", "run")
     assert personae("report", "run").exit_code == 0
     assert "damped" in (folder / "run" / "report.html").read_text()
-    assert personae("export", "run", "--to", "model.safetensors", "--no-judge").exit_code == 0
+    assert personae("export", "run", "--to", "model.safetensors", "--no-evaluate").exit_code == 0
     (card,) = folder.glob("model*.json")
     assert "damped" in card.read_text()
 

@@ -43,7 +43,7 @@ def kept(run: Rehearsal, client: str, stage: str, kind: type):
 def test_a_stage_asks_its_side_alone(tmp_path: Path, side: str, expected: tuple[str, ...]):
     run = Rehearsal(tmp_path, (stage_of(quickly(FedPE()), clients=side),), source="ann").run()
     assert [event["participants"] for event in run.notebook.rounds()] == [list(expected)] * 2
-    assert set(run.notebook.books["metrics"][-1]["clients"]) == set(NAMES)  # everybody is assessed all the same
+    assert set(run.notebook.books["metrics"][-1]["clients"]) == set(NAMES)  # everybody is evaluated all the same
 
 
 def test_a_share_is_of_the_side(tmp_path: Path):
@@ -139,7 +139,7 @@ def test_the_partition_knows_its_source(two_domains):
 
 
 def test_targets_find_labels_and_the_source_keeps_its_own(tmp_path: Path):
-    cluster = stage_of(Cluster(clustering=LOOSE, judged=True), rounds=1)
+    cluster = stage_of(Cluster(clustering=LOOSE, evaluated=True), rounds=1)
     run = Rehearsal(tmp_path, (cluster,), source="ann").run()
     assert kept(run, "ann", "cluster", Pseudo).labels.tolist() == []
     means = run.notebook.rounds()[0]["scalars"]
@@ -289,7 +289,7 @@ EXPERIMENT = {
 }
 
 
-def test_people_are_judged_domain_by_domain(faces_cache: Path):
+def test_people_are_evaluated_domain_by_domain(faces_cache: Path):
     materials = Materials(parse_experiment(EXPERIMENT, "test"), cache=faces_cache)
     benchmarks = {benchmark.name: benchmark for benchmark in materials.benchmarks()}
     assert list(benchmarks) == ["heldout/door", "heldout/studio", "private", "private/door", "private/studio"]
@@ -365,7 +365,7 @@ def test_a_wrong_clustering_is_one_clear_line(clustering: dict, complaint: str):
 
 def test_a_run_from_end_to_end_shows_both_domains_and_the_pseudo_labels(tmp_path: Path, faces_cache: Path):
     adapt = {"name": "unsupervised", "training": {"iterations": 2, "batch_size": 4}}
-    loose = {"name": "cluster", "judged": True, "clustering": {"name": "c-finch", "distance": 1.4}}
+    loose = {"name": "cluster", "evaluated": True, "clustering": {"name": "c-finch", "distance": 1.4}}
     stages = [
         {"name": "pretrain", "clients": "source", "algorithm": {"name": "fedpe", "training": {"iterations": 2}}},
         {"name": "cluster", "clients": "targets", "algorithm": loose},

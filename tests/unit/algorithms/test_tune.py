@@ -1,4 +1,4 @@
-"""Tuning: what each client does with the global model before it is judged."""
+"""Tuning: what each client does with the global model before it is evaluated."""
 
 import copy
 from dataclasses import replace
@@ -37,7 +37,7 @@ def personal(run: Rehearsal, stage: str = "tune") -> dict[str, dict[str, float]]
     return [event for event in events if event["stage"] == stage][-1]["clients"]
 
 
-def test_the_global_model_stays_and_every_client_new_ones_too_is_judged_before_and_after(tmp_path: Path):
+def test_the_global_model_stays_and_every_client_new_ones_too_is_evaluated_before_and_after(tmp_path: Path):
     run = Rehearsal(tmp_path, recipe(), holdings=Crowd(newcomers=frozenset({"zoe"}))).run()
     assert torch.equal(run.final("tune"), run.final("federate"))
     figures = personal(run)
@@ -180,7 +180,7 @@ def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
     )
     run = Rehearsal(tmp_path, stages).run()
     host = ClientHost(run.federation)
-    request = Request("assess", "tune", 1, ClientInfo("bob", 1), Broadcast(model=run.federation.backbone().state()))
+    request = Request("evaluate", "tune", 1, ClientInfo("bob", 1), Broadcast(model=run.federation.backbone().state()))
     client = host._client(request, run.recipe[-1])
     store, layout = PrivateStore.of(tmp_path / "private", "bob"), host.backbone.layout
     kept = store.load("newer", FedGC.types.private, layout)

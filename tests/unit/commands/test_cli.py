@@ -542,7 +542,7 @@ def test_cluster_finds_who_belongs_together_without_labels(
     assert {**summary, "out": str(out)} == again
 
 
-def test_cluster_judges_itself_where_identities_are_known(
+def test_cluster_evaluates_itself_where_identities_are_known(
     personae: Personae, tmp_path: Path, untrained: tuple[str | Path, ...]
 ) -> None:
     for person, colours in (("ann", ("red",)), ("bob", ("blue", "lime")), ("eve", ("lime",))):

@@ -43,7 +43,7 @@ def walk(step: ServerStep, *ways: tuple[float, float]) -> list[float]:
 def test_plain_averaging_takes_the_merged_state_as_it_is():
     merged = state(3.0, 4.0, 5.0)
     assert ServerStep().applied(state(0.0, 0.0, 0.0), merged, 1, 1) is merged
-    assert ServerStep().judged(merged) is merged
+    assert ServerStep().evaluated(merged) is merged
 
 
 def test_half_a_step():
@@ -75,21 +75,21 @@ def test_adaptive_steps(kind: str):
     assert walk(step, (2.0, 1.0), (-1.0, 1.0), (0.5, 1.0)) == pytest.approx(wanted, rel=1e-5)
 
 
-def judged(step: ServerStep, *models: float) -> list[list[float]]:
+def evaluated(step: ServerStep, *models: float) -> list[list[float]]:
     """What counts after each round, where the rounds end with models whose three entries are this number."""
     now, found = state(0.0, 0.0, 0.0), []
     for number, model in enumerate(models, 1):
         now = step.applied(now, state(model, model, model), number, len(models))
         assert now.model.flat.tolist() == [model] * 3  # training goes on from here
-        found.append(step.judged(now).model.flat.tolist())
+        found.append(step.evaluated(now).model.flat.tolist())
     return found
 
 
 def test_the_mean_over_the_tail():
-    found = judged(ServerStep(average="tail", tail=0.4), 9.0, 8.0, 7.0, 1.0, 4.0)
+    found = evaluated(ServerStep(average="tail", tail=0.4), 9.0, 8.0, 7.0, 1.0, 4.0)
     assert found == [[9.0] * 3, [8.0] * 3, [7.0] * 3, [1.0] * 3, [2.5] * 3]
-    assert judged(ServerStep(average="tail", tail=0.01), 9.0, 8.0)[-1] == [8.0] * 3
-    assert judged(ServerStep(average="tail", tail=1.0), 9.0, 8.0, 1.0)[-1] == [6.0] * 3
+    assert evaluated(ServerStep(average="tail", tail=0.01), 9.0, 8.0)[-1] == [8.0] * 3
+    assert evaluated(ServerStep(average="tail", tail=1.0), 9.0, 8.0, 1.0)[-1] == [6.0] * 3
 
 
 def test_the_mean_whose_weights_fall():
@@ -98,7 +98,7 @@ def test_the_mean_whose_weights_fall():
     for end in range(1, 5):
         weights = [decay ** (end - 1 - place) for place in range(end)]
         wanted.append(sum(w * m for w, m in zip(weights, models, strict=False)) / sum(weights))
-    found = judged(ServerStep(average="exponential", decay=decay), *models)
+    found = evaluated(ServerStep(average="exponential", decay=decay), *models)
     assert [each[0] for each in found] == pytest.approx(wanted, rel=1e-6)
 
 

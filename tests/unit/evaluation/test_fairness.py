@@ -155,13 +155,13 @@ def test_the_interval_of_the_accuracy_counts_copies():
         weights = [
             times[names.index(a)] * (1 if a == b else times[names.index(b)]) for a, b in zip(left, right, strict=True)
         ]
-        # Folds of copied pairs are not equally long, so each is judged by itself.
+        # Folds of copied pairs are not equally long, so each is evaluated by itself.
         folds = np.split(np.arange(60), 3)
         per_fold = []
         for fold in folds:
             others = [at for at in range(60) if at not in fold for _ in range(weights[at])]
             own = [at for at in fold for _ in range(weights[at])]
-            per_fold.append(judged(vectors, pairs, own, others))
+            per_fold.append(evaluated(vectors, pairs, own, others))
         if all(rate is not None for rate in per_fold):
             accuracies.append(statistics.mean(per_fold))
     found = accuracy_interval(vectors, pairs, labels, resamples=20, seed=2, level=0.8)
@@ -171,7 +171,7 @@ def test_the_interval_of_the_accuracy_counts_copies():
     assert found.low < accuracy < found.high
 
 
-def judged(vectors, pairs, own, others):
+def evaluated(vectors, pairs, own, others):
     """The accuracy on some pairs of the first threshold that is best on others."""
     unit = torch.nn.functional.normalize(vectors.double())
     distance = (unit[pairs.left] - unit[pairs.right]).square().sum(dim=1).numpy()

@@ -17,7 +17,7 @@ from personae.data import open_faces, read_pairs
 from personae.data.readers.pickled import read_bin, write_bin
 from personae.errors import DataError
 from personae.evaluation.suite import evaluate
-from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.benchmarks import Setting, open_protocol
 from personae.models import Network
 from personae.parts.embedding import BackboneEmbedder
 

@@ -28,7 +28,8 @@ from personae.evaluation.pairs import sample_pairs
 from personae.evaluation.protocols import Benchmark, DistractorBenchmark, GroupBenchmark, PairBenchmark
 from personae.evaluation.suite import Evaluation, evaluate
 from personae.evaluation.verification import ten_fold
-from personae.experiment.assess import Setting, load_model, open_protocol
+from personae.experiment.benchmarks import Setting, open_protocol
+from personae.experiment.model import load_model
 from personae.models import Network
 from personae.parts.embedding import BackboneEmbedder
 from personae.report.evaluation_page import evaluation_page

@@ -13,7 +13,7 @@ from personae.errors import DataError
 from personae.evaluation.identification import search, tpir_at_fpir
 from personae.evaluation.suite import evaluate
 from personae.evaluation.templates import Roster, Templates, pool, template_identification, template_pairs
-from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.benchmarks import Setting, open_protocol
 
 FILES = {
     "ijbc_face_tid_mid.txt": "1.jpg 7 100\n2.jpg 7 100\n3.jpg 7 200\n4.jpg 3 100\n5.jpg 9 5\n6.jpg 11 6\n",

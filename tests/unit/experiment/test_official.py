@@ -16,7 +16,7 @@ from personae.data import open_faces, read_group_pairs, read_pairs
 from personae.data.readers.official import FOLDS, LAYOUTS, find_layout, read_official
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import GroupBenchmark, PairBenchmark
-from personae.experiment.assess import Setting, open_protocol
+from personae.experiment.benchmarks import Setting, open_protocol
 from personae.experiment.config import load_experiment
 from personae.experiment.materials import Materials
 

@@ -54,7 +54,7 @@ def test_a_run_killed_again_and_again_still_gets_there(
     for place in [
         "pre-training, between two steps",
         "federation, second round, two of three clients done",
-        "federation, second round, in the assessment",
+        "federation, second round, in the evaluation",
         "federation, third round, model written, figures not",
     ]:
         assert go(tmp_path / "run", faces_cache, resume=resume, place=place) == -9

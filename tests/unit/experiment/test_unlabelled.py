@@ -233,11 +233,11 @@ def test_a_stage_that_needs_labels_is_refused_by_name(name: str, heap: Path) -> 
     assert line.endswith("these need no labels there: pretrain, cluster, unsupervised, dan, dann")
 
 
-def test_a_judged_clustering_needs_labels_and_a_plain_one_does_not(heap: Path) -> None:
+def test_a_evaluated_clustering_needs_labels_and_a_plain_one_does_not(heap: Path) -> None:
     source = {"source": str(heap), "unlabelled": True}
     experiment(source, {"name": "cluster"}, {"name": "unsupervised", "strength": 0.0})
     with pytest.raises(ConfigError, match="cluster with these options has to know"):
-        experiment(source, {"name": "cluster", "judged": True})
+        experiment(source, {"name": "cluster", "evaluated": True})
 
 
 def test_the_source_of_domains_has_to_be_labelled_and_the_targets_do_not(heap: Path) -> None:

@@ -26,9 +26,9 @@ from personae.data.align import similarity, template, warp
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import evaluate
-from personae.experiment.assess import Model, load_model, load_state
 from personae.experiment.config import load_experiment, parse_experiment
 from personae.experiment.materials import Materials
+from personae.experiment.model import Model, load_model, load_state
 from personae.experiment.run import federation_of, run_experiment
 from personae.models import Network, load_weights
 from personae.parts import onnx as onnx_models
@@ -209,7 +209,7 @@ def kept(run: Path, client: str, stage: str) -> dict[str, Tensor]:
 
 
 def test_the_personal_model_of_fedfr_is_its_backbone_and_transform(tmp_path: Path, run: Path) -> None:
-    export_model(run, tmp_path / "own.safetensors", stage="federate", client="client-001", judge=False)
+    export_model(run, tmp_path / "own.safetensors", stage="federate", client="client-001", evaluate=False)
     network, _ = load_weights(tmp_path / "own.safetensors")
     assert network == Network(height=32, width=32, embedding=16, hidden=16)
     private = kept(run, "client-001", "federate")
@@ -236,17 +236,17 @@ def floats_of(state: dict[str, Tensor]) -> list[Tensor]:
     return [state[name] for name in sorted(state) if state[name].is_floating_point()]
 
 
-def judged_in(run: Path, stage: str, client: str) -> Tensor:
-    """The weights of the last model that a judge is shown when a client is assessed after a stage."""
+def evaluated_in(run: Path, stage: str, client: str) -> Tensor:
+    """The weights of the last model that an evaluator is shown when a client is evaluated after a stage."""
     experiment = parse_experiment(json.loads((run / "config.json").read_text()), "config.json")
     materials, seen = Materials(experiment), []
 
-    def judge(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
+    def evaluator(embedder: Embedder, faces: ClientFaces) -> dict[str, float]:
         if isinstance(embedder, BackboneEmbedder):  # the client's own, and not what remembers the global one
             seen.append(torch.cat([each.flatten() for each in floats_of(embedder.backbone.module.state_dict())]))
         return {}
 
-    federation = dataclasses.replace(federation_of(materials, run, Acceleration(), None), judge=judge)
+    federation = dataclasses.replace(federation_of(materials, run, Acceleration(), None), evaluator=evaluator)
     host = ClientHost(federation)
     checkpoints = Checkpoints(
         run / "checkpoints", materials.digest(Acceleration()), experiment.recipe, host.backbone.layout
@@ -254,7 +254,7 @@ def judged_in(run: Path, stage: str, client: str) -> Tensor:
     chosen = federation.stage(stage)
     info = ClientInfo(client, materials.clients.clients.index(client))
     down = chosen.algorithm.send(checkpoints.finished(stage), info)
-    answer = host.handle(Request("assess", stage, chosen.rounds, info, down))
+    answer = host.handle(Request("evaluate", stage, chosen.rounds, info, down))
     assert isinstance(answer, Answer), answer
     return seen[-1]
 
@@ -266,11 +266,11 @@ def test_a_model_that_is_tuned_for_a_client_is_tuned_the_same_again(tmp_path: Pa
     assert network == Network(height=32, width=32, embedding=16)
     assert all(torch.equal(once[name], again[name]) for name in once)
     assert any(not torch.equal(once[name], shared[name]) for name in once)
-    assert torch.equal(judged_in(run, "tune", "client-000"), torch.cat([each.flatten() for each in floats_of(once)]))
+    assert torch.equal(evaluated_in(run, "tune", "client-000"), torch.cat([each.flatten() for each in floats_of(once)]))
     # Its figures are those of the run.
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (event,) = [each for each in events if each["event"] == "personal" and each["stage"] == "tune"]
-    export_model(run, tmp_path / "own.onnx", client="client-000", stage="tune", judge=False)
+    export_model(run, tmp_path / "own.onnx", client="client-000", stage="tune", evaluate=False)
     card = json.loads((tmp_path / "own.card.json").read_text())
     assert card["at_the_client"] == event["clients"]["client-000"]
     assert card["benchmarks"] == {}
@@ -328,7 +328,7 @@ def test_exports_that_cannot_be(tmp_path: Path, run: Path) -> None:
         export_model(run, tmp_path / "x.safetensors", stage="Eve")
     with pytest.raises(ConfigError, match=r"this goes with .onnx"):
         export_model(run, tmp_path / "x.safetensors", raw=True)
-    export_model(run, tmp_path / "x.safetensors", judge=False)
+    export_model(run, tmp_path / "x.safetensors", evaluate=False)
     with pytest.raises(ConfigError, match=r"--stage and --client go with a run"):
         export_model(tmp_path / "x.safetensors", tmp_path / "y.safetensors", client="client-000")
     with pytest.raises(ConfigError, match=r"x.safetensors: this is the model itself"):
@@ -348,7 +348,7 @@ def test_model_and_card_appear_together_or_not_at_all(tmp_path: Path, run: Path)
         with pytest.raises(DataError, match="these faces cannot be read"):
             export_model(run, tmp_path / f"x{suffix}", on=unreadable)
         assert not list(tmp_path.iterdir())
-    export_model(run, tmp_path / "x.safetensors", stage="federate", judge=False)
+    export_model(run, tmp_path / "x.safetensors", stage="federate", evaluate=False)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == {"x.safetensors", "x.card.md", "x.card.json"}
     with pytest.raises(DataError):
@@ -360,7 +360,7 @@ def test_model_and_card_appear_together_or_not_at_all(tmp_path: Path, run: Path)
 
 
 def test_an_experiment_may_begin_with_what_was_exported(tmp_path: Path, run: Path, cache: Path) -> None:
-    export_model(run, tmp_path / "start.safetensors", stage="federate", judge=False)
+    export_model(run, tmp_path / "start.safetensors", stage="federate", evaluate=False)
     text = EXPERIMENT.replace('name = "tiny"', 'name = "second"\nweights = "start.safetensors"', 1)
     head, *stages = text.split("[[stages]]")
     (tmp_path / "second.toml").write_text("[[stages]]".join([head, stages[3].replace('after = "pretrain"\n', "")]))
@@ -375,7 +375,7 @@ def test_an_experiment_may_begin_with_what_was_exported(tmp_path: Path, run: Pat
 
 
 def test_weights_that_do_not_fit_are_told_before_anything_begins(tmp_path: Path, run: Path) -> None:
-    export_model(run, tmp_path / "start.safetensors", stage="federate", judge=False)
+    export_model(run, tmp_path / "start.safetensors", stage="federate", evaluate=False)
     (tmp_path / "next.toml").write_text(
         EXPERIMENT.replace('name = "tiny"', 'name = "next"\nweights = "start.safetensors"', 1)
     )
@@ -389,7 +389,7 @@ def test_weights_that_do_not_fit_are_told_before_anything_begins(tmp_path: Path,
 
 
 def _card(run: Path, folder: Path) -> dict:
-    export_model(run, folder / "again.safetensors", judge=False)
+    export_model(run, folder / "again.safetensors", evaluate=False)
     return json.loads((folder / "again.card.json").read_text())
 
 
@@ -417,7 +417,7 @@ def test_thresholds_are_those_of_the_rates() -> None:
 
 
 @pytest.fixture
-def judged(tmp_path: Path, run: Path) -> Path:
+def evaluated(tmp_path: Path, run: Path) -> Path:
     model = load_model(run)
     faces = synthetic_faces(identities=25, images=5, size=32, first=40)
     benchmarks = [Benchmark(name, faces.samples(), fars=(0.1, 0.01, 0.001)) for name in ("one", "two")]
@@ -429,26 +429,26 @@ def judged(tmp_path: Path, run: Path) -> Path:
     return tmp_path
 
 
-def test_a_threshold_at_a_rate(judged: Path, run: Path) -> None:
+def test_a_threshold_at_a_rate(evaluated: Path, run: Path) -> None:
     model = load_model(run)
-    content = json.loads((judged / "one.json").read_text())["benchmarks"]["one"]
-    found = threshold_at(0.01, judged / "one.json", model)
+    content = json.loads((evaluated / "one.json").read_text())["benchmarks"]["one"]
+    found = threshold_at(0.01, evaluated / "one.json", model)
     assert found == Threshold(content["thresholds"]["tar@1e-02"], 0.01, "one, 7,500 pairs of impostors")
     assert str(found).endswith("(false accept rate 0.01 on one, 7,500 pairs of impostors)")
-    assert threshold_at(0.01, judged / "both.json", model, "two").source == "two, 7,500 pairs of impostors"
+    assert threshold_at(0.01, evaluated / "both.json", model, "two").source == "two, 7,500 pairs of impostors"
     with pytest.raises(ConfigError, match=r"both.json: choose the benchmark .* there are one, two"):
-        threshold_at(0.01, judged / "both.json", model)
+        threshold_at(0.01, evaluated / "both.json", model)
     # 7,500 pairs allow seven false accepts at 1e-3, which says little of the true rate.
     with pytest.raises(
         DataError, match=r"7,500 pairs of impostors, too few for a false accept rate of 0.001: it takes 30,000"
     ):
-        threshold_at(0.001, judged / "one.json", model)
+        threshold_at(0.001, evaluated / "one.json", model)
     with pytest.raises(
         ConfigError, match=r"not evaluated at a false accept rate of 0.05; there are 1e-01, 1e-02, 1e-03"
     ):
-        threshold_at(0.05, judged / "one.json", model)
+        threshold_at(0.05, evaluated / "one.json", model)
     with pytest.raises(DataError, match=r"one.json: an evaluation of another model"):
-        threshold_at(0.01, judged / "one.json", load_model(run, "pretrain"))
+        threshold_at(0.01, evaluated / "one.json", load_model(run, "pretrain"))
 
 
 @pytest.mark.parametrize(

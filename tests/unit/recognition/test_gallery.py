@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from personae.errors import ConfigError, DataError
-from personae.experiment.assess import Model
+from personae.experiment.model import Model
 from personae.recognition import gallery as galleries
 from personae.recognition.gallery import APPLICATION, Gallery
 from personae.recognition.recogniser import Recogniser, enroll, open_gallery

@@ -22,14 +22,14 @@ from personae.console import output
 from personae.core.embedder import embed
 from personae.data import synthetic_faces
 from personae.errors import ConfigError, DataError
-from personae.experiment.assess import load_model
 from personae.experiment.config import load_experiment, load_variants
+from personae.experiment.model import load_model
 from personae.experiment.run import conduct
 from personae.reproduce import confusion, strangers
 from personae.reproduce.claims import Above, Claim, Near, Rising, System
 from personae.reproduce.plan import Job, Plan
 from personae.reproduce.quantities import Outcome, Outcomes, average, figure
-from personae.reproduce.rejudged import judged_again
+from personae.reproduce.reevaluated import evaluated_again
 from personae.reproduce.reproduce import Reproduction, choose_claims, find_system, reproduce, variants_of
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
@@ -319,7 +319,7 @@ algorithm = { name = "fedfr", transformed = false, training = { lr = 0.02, batch
 """
 
 
-def test_personal_models_judged_again_are_those_of_a_run_with_these_options(faces_cache: Path, tmp_path: Path):
+def test_personal_models_evaluated_again_are_those_of_a_run_with_these_options(faces_cache: Path, tmp_path: Path):
     path, metric = tmp_path / "x.toml", "1:1 tar@1e-01"
     path.write_text(RECIPE.replace("pairs_per_fold = 8", "pairs_per_fold = 8, personalized.fars = [0.1]") + FEDFR)
     variants = load_variants(path)
@@ -327,7 +327,7 @@ def test_personal_models_judged_again_are_those_of_a_run_with_these_options(face
     assert Runner(cache=faces_cache).run(plan.needed(names), tmp_path / "runs") == {}
     outcomes = {name: Outcome(variants[name], tmp_path / "runs" / name, faces_cache) for name in names}
     plain, expected = (100 * outcomes[name].final(f"clients/personal/{metric}") for name in names)
-    found = judged_again("", "fedfr", metric, transformed=False).read(outcomes)
+    found = evaluated_again("", "fedfr", metric, transformed=False).read(outcomes)
     assert found == pytest.approx(expected, rel=1e-12)
     assert plain != expected
 

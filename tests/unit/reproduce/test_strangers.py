@@ -111,7 +111,7 @@ def test_a_host_remembers_one_global_model_and_no_longer_than_it_lasts(tmp_path:
     holdings = PartitionedFaces(faces, PartitionPlan(clients=3).apply(faces, seed=1))
     embedded: list[int] = []
 
-    def judge(embedder: Embedder, own: ClientFaces) -> dict[str, float]:
+    def evaluator(embedder: Embedder, own: ClientFaces) -> dict[str, float]:
         return {"sum": float(embed(embedder, own.strangers()).sum())}
 
     class Counting(BackboneEmbedder):
@@ -131,13 +131,13 @@ def test_a_host_remembers_one_global_model_and_no_longer_than_it_lasts(tmp_path:
                 network=TinyPlan(),
                 holdings=holdings,
                 private=tmp_path,
-                judge=judge,
+                evaluator=evaluator,
             )
         )
 
     def sums(host: ClientHost, model: ModelState) -> list[float]:
         infos = [ClientInfo(name, number) for number, name in enumerate(holdings.clients)]
-        answers = [host.handle(Request("assess", "train", 1, info, Broadcast(model=model))) for info in infos]
+        answers = [host.handle(Request("evaluate", "train", 1, info, Broadcast(model=model))) for info in infos]
         return [answer.message.metrics.values["global/sum"] for answer in answers if isinstance(answer, Answer)]
 
     first = host()

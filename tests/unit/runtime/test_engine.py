@@ -202,7 +202,7 @@ def test_a_failed_client_keeps_what_it_had(tmp_path: Path):
     assert [list(event["failed"]) for event in run.notebook.rounds()] == [[], ["bob"], ["bob"]]
 
 
-def test_newcomers_are_assessed_but_never_trained(tmp_path: Path):
+def test_newcomers_are_evaluated_but_never_trained(tmp_path: Path):
     run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),), holdings=Crowd(newcomers=frozenset({"bob"}))).run()
     assert [event["participants"] for event in run.notebook.rounds()] == [["ann", "eve", "zoe"]] * 2
     personal = next(event for event in run.notebook.books["metrics"] if event["event"] == "personal")
@@ -235,14 +235,14 @@ def test_the_ledger_holds_every_crossing_and_no_other(rehearsal: Rehearsal):
             ("up", "Scalars", 8),
         ]
     ]
-    assessed = [
+    evaluated = [
         {"client": name, "direction": direction, "payload": payload, "bytes": count}
         for name in ("ann", "bob", "eve", "zoe")
         for direction, payload, count in [("down", "ModelState", size), ("up", "Scalars", 16)]
     ]
-    expected = [{"stage": "fedpe", "round": 0, **entry} for entry in assessed]
+    expected = [{"stage": "fedpe", "round": 0, **entry} for entry in evaluated]
     expected += [{"stage": "fedpe", "round": 1, **entry} for entry in one_round]
-    expected += [{"stage": "fedpe", "round": 2, **entry} for entry in (*one_round, *assessed)]
+    expected += [{"stage": "fedpe", "round": 2, **entry} for entry in (*one_round, *evaluated)]
     assert rehearsal.notebook.books["ledger"] == expected
 
 
@@ -264,7 +264,7 @@ def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Pa
         assert {**one, "stage": ""} == {**other, "stage": ""}
 
 
-def test_a_start_that_cannot_be_judged_keeps_nobody_from_training(tmp_path: Path):
+def test_a_start_that_cannot_be_evaluated_keeps_nobody_from_training(tmp_path: Path):
     """A deep network overflows before BatchNorm has seen a batch."""
 
     class Overflowing(ToyBenchmark):
@@ -355,12 +355,12 @@ def test_a_stage_continues_from_the_one_it_names(tmp_path: Path):
     assert not torch.equal(branched.final("c"), chained.final("c"))
 
 
-def test_no_figures_of_a_client_that_fails_in_its_assessment(rehearsal: Rehearsal):
+def test_no_figures_of_a_client_that_fails_in_its_evaluation(rehearsal: Rehearsal):
     class Deaf(Relay):
         def tamper(self, answers):
             for answer in answers:
-                assessed = self.requests[-1].task == "assess"
-                yield Failure(answer.client, "no light") if assessed and answer.client.name == "eve" else answer
+                evaluated = self.requests[-1].task == "evaluate"
+                yield Failure(answer.client, "no light") if evaluated and answer.client.name == "eve" else answer
 
     rehearsal.run(Deaf(SameProcess(rehearsal.federation)))
     personal = next(event for event in rehearsal.notebook.books["metrics"] if event["event"] == "personal")

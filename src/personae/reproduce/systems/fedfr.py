@@ -5,7 +5,7 @@ import statistics
 
 from personae.reproduce.claims import Above, Claim, Gate, Near, System
 from personae.reproduce.quantities import Outcomes, Quantity, constant, figure
-from personae.reproduce.rejudged import judged_again
+from personae.reproduce.reevaluated import evaluated_again
 
 GENERIC, PERSONAL, GLOBAL = "heldout/tar@1e-02", "clients/personal/1:1 tar@1e-02", "clients/global/1:1 tar@1e-02"
 CLOSE = 1.0  # points that count as about the same
@@ -55,7 +55,7 @@ OWN_CONTRASTIVE, OWN_AVERAGING = personal("+ contrastive", "contrastive"), perso
 FINE_TUNED, DISTILLED = personal("fine-tuned", "fine-tuned"), personal("distilled", "distilled")
 OWN_COSFACE = personal("branch with CosFace", "branch-cosface")
 # The recipe's variant `untransformed` would train the very same again.
-BACKBONE = judged_again("local backbone, personalized", "fedfr", "1:1 tar@1e-02", transformed=False)
+BACKBONE = evaluated_again("local backbone, personalized", "fedfr", "1:1 tar@1e-02", transformed=False)
 ALL_PUBLIC = generic("all public faces", "all-public")
 A_FIFTH = Quantity("a fifth of the public faces", (), lambda _: 20.0)
 

@@ -1,4 +1,4 @@
-"""How a client judges a model on its own faces, with labels and without."""
+"""How a client evaluates a model on its own faces, with labels and without."""
 
 from functools import partial
 
@@ -10,14 +10,14 @@ from personae.core.stage import Recipe
 from personae.evaluation.personal import evaluate_client
 from personae.experiment.config import Evaluation, Experiment
 from personae.parts.pseudo import pseudo_labels
-from personae.runtime.federation import ClientFaces, Judge
+from personae.runtime.federation import ClientFaces, Evaluator
 
 
-def judge_of(experiment: Experiment) -> Judge:
-    return partial(_judge, options=experiment.evaluation, finder=_finder(experiment.recipe))
+def evaluator_of(experiment: Experiment) -> Evaluator:
+    return partial(_evaluate, options=experiment.evaluation, finder=_finder(experiment.recipe))
 
 
-def _judge(
+def _evaluate(
     embedder: Embedder, faces: ClientFaces, options: Evaluation, finder: Cluster | Unsupervised
 ) -> dict[str, float]:
     """Figures of an embedder: how well it recognises the client's people, or how its test images fall into clusters."""

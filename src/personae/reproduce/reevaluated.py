@@ -1,4 +1,4 @@
-"""What clients use after a finished run, judged again with other options: such as play no part in training."""
+"""What clients use after a finished run, evaluated again with other options: such as play no part in training."""
 
 import statistics
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from personae.runtime.inprocess import torch_threads
 from personae.runtime.transport import Request
 
 
-def judged_again(label: str, variant: str, metric: str, **options: Any) -> Quantity:
+def evaluated_again(label: str, variant: str, metric: str, **options: Any) -> Quantity:
     """A metric of the personal models in percent, mean over clients, had the algorithm been given these `options`."""
 
     def read(outcomes: Outcomes) -> float:
@@ -37,5 +37,5 @@ def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator
     state = Checkpoints(outcome.folder / "checkpoints", digest, federation.recipe, layout).finished(last.name)
     for index, client in enumerate(materials.clients.clients):
         info = ClientInfo(client, index, client == federation.source)
-        personal = host.personal(Request("assess", last.name, last.rounds, info, algorithm.send(state, info)))
-        yield federation.judge(personal, federation.holdings.of(client))[metric]
+        personal = host.personal(Request("evaluate", last.name, last.rounds, info, algorithm.send(state, info)))
+        yield federation.evaluator(personal, federation.holdings.of(client))[metric]
