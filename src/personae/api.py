@@ -19,11 +19,11 @@ from personae.algorithms import (
     Tune,
     Unsupervised,
 )
-from personae.algorithms.carrying import Carry
 from personae.core.aggregation import Aggregation, Workbench
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
+from personae.core.layer import Layer, layered
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import (
     Aliases,
@@ -47,6 +47,7 @@ from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.model import load_model
 from personae.experiment.result import RunResult, StopRun
 from personae.experiment.run import run_experiment
+from personae.layers import Carry, Clip
 from personae.models import Network, load_weights
 from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
 from personae.parts.images import Augmentation
@@ -87,6 +88,7 @@ __all__ = [
     "Client",
     "ClientHost",
     "ClientInfo",
+    "Clip",
     "Cluster",
     "ConfigError",
     "Count",
@@ -110,6 +112,7 @@ __all__ = [
     "HFMAMLGlobal",
     "Interrupted",
     "KMeans",
+    "Layer",
     "LocalSGD",
     "LocalState",
     "Margin",
@@ -150,6 +153,7 @@ __all__ = [
     "enroll",
     "evaluate",
     "export_model",
+    "layered",
     "load_experiment",
     "load_model",
     "load_weights",

@@ -26,10 +26,10 @@ from personae.aggregation import (
     stack,
 )
 from personae.algorithms import ALGORITHMS, Adapt, Central, Cluster, FedPE, Pretrain, QFedAvg, Unsupervised
-from personae.algorithms.carrying import Carry
 from personae.core.aggregation import Aggregation, Workbench
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
+from personae.layers import Carry
 from personae.selection import FixedCount
 from toys import Rehearsal, Troubled, cut_off, quickly, stage_of
 
@@ -231,11 +231,11 @@ def test_the_engine_hands_the_rule_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "reason"),
     [
-        (QFedAvg(), "q_fedavg and what its clients carry are defined by weighted means"),
+        (QFedAvg(), "q_fedavg is defined by weighted means"),
         (Adapt(), "adapt aggregates nothing"),
         (Cluster(), "cluster aggregates nothing"),
         (Central(), "central aggregates nothing"),
-        (Carry(control_variates=True).around(FedPE()), "fedpe and what its clients carry are defined by weighted"),
+        (Carry(control_variates=True).around(FedPE()), "fedpe with carry is defined by weighted means"),
     ],
 )
 def test_what_cannot_go_together_is_refused(algorithm, reason: str) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from byhand import DECAY, LR, MARGIN, MOMENTUM, SCALE, LinearPlan, Pair, cosface, inputs, training, unit
 from personae.algorithms import FedPE
-from personae.algorithms.carrying import VARIATE, VELOCITY, Carry
+from personae.layers.carry import VARIATE, VELOCITY, Carry
 from personae.parts.margins import Margin
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore

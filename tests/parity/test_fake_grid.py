@@ -14,7 +14,6 @@ from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from flwr.app import Message
 
 from personae.algorithms import ALGORITHMS, FedPE
-from personae.algorithms.carrying import Carry
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.payload import ModelState
@@ -22,6 +21,7 @@ from personae.deployment.app import write_app
 from personae.deployment.desk import Desk
 from personae.deployment.job import Job
 from personae.errors import QuorumLost
+from personae.layers import Carry
 from personae.runtime.coding import CODINGS
 from personae.runtime.flower import GridTransport, unwrapped, wrapped
 from personae.runtime.host import ClientHost

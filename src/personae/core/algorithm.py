@@ -57,7 +57,7 @@ class PublicFaces(Protocol):
 class Carried:
     """What a client's training begins with besides a model, and then what it ended with. Nothing, unless put there.
 
-    `parts/local_sgd.py` reads and writes it; `algorithms/carrying.py` brings it from one round to the next.
+    `parts/local_sgd.py` reads and writes it; `layers/carry.py` brings it from one round to the next.
     """
 
     velocity: Tensor | None = None  # the momentum of the backbone's weights

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.layer import Layer, described, layers_of
 from personae.core.payload import Count, Scalars
 from personae.core.selection import Everybody, Selection
 from personae.core.server_step import ServerStep
@@ -36,7 +37,7 @@ class StageOptions:
 class Stage(StageOptions):
     """One step of an experiment: what it is told, and the parts that it is made of."""
 
-    algorithm: AnyAlgorithm
+    algorithm: AnyAlgorithm  # with its layers around it
     selection: Selection = field(default_factory=Everybody)  # which of its clients are asked in a round
     aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
 
@@ -71,17 +72,20 @@ class Stage(StageOptions):
             if kind not in said:
                 raise ConfigError(
                     f"stage {self.name}: selection {self.selection.name} needs the {knowledge} of clients, "
-                    f"which {algorithm.name} does not disclose (it sends no {kind}); choose another policy"
+                    f"which {described(algorithm)} does not disclose (it sends no {kind}); choose another policy"
                 )
 
     def _check_aggregation(self) -> None:
         algorithm = self.algorithm
-        if self.aggregation == Mean() or (algorithm.federated and algorithm.aggregates == "vectors"):
+        hiding = [layer.name for layer in self.layers if layer.hides_single_updates]
+        if self.aggregation == Mean() or (algorithm.federated and algorithm.aggregates == "vectors" and not hiding):
             return
         if not algorithm.federated or algorithm.aggregates == "nothing":
             reason = f"{algorithm.name} aggregates nothing"
+        elif hiding:
+            reason = f"it looks at single updates, which layer {hiding[0]} hides from the server; take the plain mean"
         else:
-            reason = f"{algorithm.name} and what its clients carry are defined by weighted means"
+            reason = f"{described(algorithm)} is defined by weighted means"
         raise ConfigError(f"stage {self.name}: aggregation {self.aggregation.name} cannot be used, since {reason}")
 
     def require_enough(self, eligible: int) -> None:
@@ -94,6 +98,11 @@ class Stage(StageOptions):
                 f"stage {self.name}: aggregation {self.aggregation.name} takes at least {self.aggregation.least} "
                 f"updates, and {fewest} of {eligible} clients are asked in a round; ask more, or change its settings"
             )
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What is around its algorithm, the innermost first."""
+        return layers_of(self.algorithm)
 
     def takes(self, source: bool) -> bool:
         """Whether a client of the source, or of a target, takes part."""

@@ -4,6 +4,7 @@ from functools import partial
 
 from personae.algorithms import Cluster, Unsupervised
 from personae.core.embedder import Embedder
+from personae.core.layer import innermost
 from personae.core.rng import generator
 from personae.core.samples import is_labelled
 from personae.core.stage import Recipe
@@ -32,5 +33,5 @@ def _evaluate(
 
 def _finder(recipe: Recipe) -> Cluster | Unsupervised:
     """The first algorithm of the recipe that finds clusters, or the usual one."""
-    algorithms = (getattr(stage.algorithm, "algorithm", stage.algorithm) for stage in recipe)
+    algorithms = (innermost(stage.algorithm) for stage in recipe)
     return next((each for each in algorithms if isinstance(each, Cluster | Unsupervised)), Cluster())

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 RENAMED: Mapping[str, str] = {  # the place of the old key, where * is the name of a stage
     "stages.*.algorithm.judged": "evaluated = ...",
     "stages.*.participation": 'selection = { name = "share", share = ... }',
+    "stages.*.carry": 'layers = [{ name = "carry", ... }]',
     "stages.*.algorithm.rows": "head_init",
     "stages.*.algorithm.public": "use_public_faces",
 }

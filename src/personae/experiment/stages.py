@@ -9,13 +9,14 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS, Prepared
 from personae.algorithms import AVAILABLE
-from personae.algorithms.carrying import Carry
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.layer import Layer, layered
 from personae.core.selection import Everybody, Selection
 from personae.core.stage import Stage, StageOptions
 from personae.errors import ConfigError
-from personae.experiment.explain import explain, nearest
+from personae.experiment.explain import called, explain, nearest
+from personae.layers import LAYERS
 from personae.selection import SELECTIONS
 
 ChosenT = TypeVar("ChosenT")
@@ -28,20 +29,17 @@ class StageSection(StageOptions):
     algorithm: dict[str, Any]
     selection: dict[str, Any] = field(default_factory=lambda: {"name": Everybody.name})
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": Mean.name})
-    carry: Carry = field(default_factory=Carry)
+    layers: tuple[dict[str, Any], ...] = ()
 
     def built(self) -> Stage:
         """The stage that it describes."""
         options = {option.name: getattr(self, option.name) for option in fields(StageOptions)}
+        algorithm = self._algorithm()
         try:
-            return Stage(
-                **options,
-                algorithm=self.carry.around(self._algorithm()),
-                selection=self._selection(),
-                aggregation=self._aggregation(),
-            )
+            algorithm = layered(algorithm, *self._layers())
         except ValueError as error:
-            raise ConfigError(f"stages.{self.name}.carry: {error}") from error
+            raise ConfigError(f"stages.{self.name}.layers: {error}") from error
+        return Stage(**options, algorithm=algorithm, selection=self._selection(), aggregation=self._aggregation())
 
     def resolved(self) -> dict[str, Any]:
         """What is chosen by name, with every setting, given or by default, as plain data."""
@@ -50,13 +48,22 @@ class StageSection(StageOptions):
             "selection": _plain(self._selection()),
             "aggregation": _plain(self._aggregation()),
         }
-        return {part: {**table, "name": getattr(self, part)["name"]} for part, table in chosen.items()}
+        named = {part: {**table, "name": getattr(self, part)["name"]} for part, table in chosen.items()}
+        layers = zip(self._layers(), self.layers, strict=True)
+        return {**named, "layers": [{**_plain(layer), "name": given["name"]} for layer, given in layers]}
 
     def _algorithm(self) -> AnyAlgorithm:
         return _chosen(f"stages.{self.name}.algorithm", self.algorithm, AVAILABLE)
 
     def _selection(self) -> Selection:
         return _chosen(f"stages.{self.name}.selection", self.selection, SELECTIONS)
+
+    def _layers(self) -> list[Layer]:
+        """From the innermost to the outermost."""
+        return [
+            _chosen(f"stages.{self.name}.layers.{called(number, given)}", given, LAYERS)
+            for number, given in enumerate(self.layers)
+        ]
 
     def _aggregation(self) -> Aggregation:
         """The rule, with what comes before it."""

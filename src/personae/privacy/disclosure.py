@@ -56,7 +56,7 @@ evaluation, never by its data: the ones here say loss, rates and shares. The typ
 digits alone, so that no text passes for one; it cannot tell a name of a figure from a name of a person, and whoever
 writes an algorithm has to keep the latter out.
 
-What clients carry from round to round (`carry` of a stage, with any algorithm) can change this. Control variates, and
+What clients carry from round to round (the layer `carry`, with any algorithm) can change this. Control variates, and
 momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of
 the weights says, and momentum a little more, since it is of the last few batches. Momentum that a client keeps adds
 nothing. BatchNorm that a client keeps makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these

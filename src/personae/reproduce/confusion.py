@@ -13,6 +13,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from personae.core.embedder import embed
+from personae.core.layer import innermost
 from personae.core.layout import Layout
 from personae.errors import DataError
 from personae.experiment.materials import Materials
@@ -100,7 +101,7 @@ def own_people(label: str, variant: str) -> Quantity:
     """How many percent of their training faces clients classify right, with the shared model and their own rows."""
 
     def read(outcomes: Outcomes) -> float:
-        margin = outcomes[variant].experiment.recipe[-1].algorithm.margin  # type: ignore[attr-defined]
+        margin = innermost(outcomes[variant].experiment.recipe[-1].algorithm).margin  # type: ignore[attr-defined]
         return 100 * crowd_of(outcomes[variant]).recognised(normalised=margin.kind != "softmax")
 
     return Quantity(label, (variant,), read)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from personae.core.layer import innermost
 from personae.core.stage import Stage
 from personae.experiment.config import Experiment
 from personae.experiment.forecast import asked
@@ -40,7 +41,7 @@ def training_images(job: Job) -> int:
 
 
 def _in_a_round(stage: Stage, experiment: Experiment) -> int:
-    training = getattr(stage.algorithm, "training", None)
+    training = getattr(innermost(stage.algorithm), "training", None)
     if not isinstance(training, LocalSGD):
         return 0
     data, partition = experiment.data, experiment.partition

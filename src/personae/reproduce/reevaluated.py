@@ -7,6 +7,7 @@ from typing import Any
 
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
+from personae.core.layer import innermost, layered
 from personae.experiment.materials import Materials
 from personae.experiment.run import federation_of
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
@@ -31,7 +32,8 @@ def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator
     speed = Acceleration(**outcome.run.environment.get("acceleration", {}))
     federation = federation_of(materials, outcome.folder, speed, None)
     *before, last = federation.recipe
-    algorithm: Any = replace(last.algorithm, **options)  # type: ignore[type-var]
+    settled: Any = replace(innermost(last.algorithm), **options)  # type: ignore[type-var]
+    algorithm = layered(settled, *last.layers)
     host = ClientHost(replace(federation, recipe=(*before, replace(last, algorithm=algorithm))), outcome.device)
     layout, digest = host.backbone.layout, materials.digest(speed)
     state = Checkpoints(outcome.folder / "checkpoints", digest, federation.recipe, layout).finished(last.name)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from personae.algorithms import FedFR, FedPE
-from personae.algorithms.carrying import Carry
 from personae.core.signs import Figures
+from personae.layers import Carry
 from personae.parts.public import PublicSampling
 from personae.report.html import write_report
 from personae.report.records import read_run

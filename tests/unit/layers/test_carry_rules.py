@@ -11,7 +11,6 @@ from torch import Tensor
 
 from byhand import LinearPlan, Pair
 from personae.algorithms import ALGORITHMS, HFMAML, Adapt, Central, Cluster, FedFR, FedGC, FedPE, Unsupervised
-from personae.algorithms.carrying import Carry, Carrying, Kept
 from personae.core import wire
 from personae.core.algorithm import AnyAlgorithm, ClientInfo
 from personae.core.embedder import embed
@@ -20,6 +19,7 @@ from personae.core.payload import Gradient, ModelWithoutBatchNorm, ModelWithoutS
 from personae.core.server_step import ServerStep
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
+from personae.layers.carry import Carry, Kept
 from personae.parts.local_sgd import LocalSGD
 from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.checkpoint import Checkpoints
@@ -44,8 +44,9 @@ TRAINED = [  # every algorithm whose clients train with LocalSGD and send a mode
 ]
 
 
-def rehearse(folder: Path, algorithm: AnyAlgorithm, carry: Carry, rounds: int = 3, **options: Any) -> Rehearsal:
-    stage = stage_of(carry.around(quickly(algorithm)), rounds=rounds, evaluate_every=1, **options)
+def rehearse(folder: Path, algorithm: AnyAlgorithm, carry: Carry | None, rounds: int = 3, **options: Any) -> Rehearsal:
+    algorithm = carry.around(quickly(algorithm)) if carry else quickly(algorithm)
+    stage = stage_of(algorithm, rounds=rounds, evaluate_every=1, **options)
     return Rehearsal(folder, (stage,), source=NAMES[0])
 
 
@@ -219,11 +220,6 @@ def test_what_a_client_keeps_is_found_in_nothing_that_leaves(tmp_path: Path, car
             assert found.double().mean() < 0.01, entry
 
 
-def test_nothing_carried_is_the_algorithm_itself():
-    algorithm = FedPE()
-    assert Carry().around(algorithm) is algorithm
-
-
 def test_what_is_kept_by_the_client_alone_changes_nothing_that_crosses(tmp_path: Path):
     run = rehearse(tmp_path, FedPE(), Carry(momentum="client"))
     algorithm = run.recipe[0].algorithm
@@ -231,7 +227,7 @@ def test_what_is_kept_by_the_client_alone_changes_nothing_that_crosses(tmp_path:
     assert algorithm.types.down is FedPE.types.down
     assert not algorithm.personalizes
     run.run()
-    plain = rehearse(tmp_path / "plain", FedPE(), Carry()).run()
+    plain = rehearse(tmp_path / "plain", FedPE(), None).run()
     assert run.notebook.books["ledger"] == plain.notebook.books["ledger"]
     assert not torch.equal(run.final(), plain.final())
 
@@ -282,7 +278,7 @@ def test_rows_that_begin_anew_begin_at_rest(tmp_path: Path, monkeypatch: pytest.
 
 def test_momentum_of_another_number_of_rows_is_left_behind(tmp_path: Path):
     """A client that has come to hold another person keeps the momentum of its backbone alone."""
-    run = rehearse(tmp_path, FedPE(), Carry())
+    run = rehearse(tmp_path, FedPE(), None)
     request = Request("train", "fedpe", 1, client_of("bob"), Broadcast(model=run.federation.backbone().state()))
 
     def trained(velocity: Tensor, head_momentum: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -335,7 +331,7 @@ def test_a_client_trains_and_is_evaluated_with_its_own(tmp_path: Path, sent: boo
     transport = listened(run)
     layout = run.federation.backbone().layout
     last = {request.client.name: (request, up) for request, up in transport.trained() if request.round == 2}
-    host, inner = ClientHost(run.federation), run.recipe[0].algorithm.algorithm
+    host, inner = ClientHost(run.federation), run.recipe[0].algorithm.inner
     assert run.recipe[0].algorithm.personalizes  # so that the engine asks for it
     assert not inner.personalizes
     for name, (request, up) in last.items():
@@ -367,7 +363,7 @@ def test_a_client_trains_and_is_evaluated_with_its_own(tmp_path: Path, sent: boo
 def test_statistics_of_its_own_leave_the_weights_as_they_would_be(tmp_path: Path):
     """In training BatchNorm normalises by the batch, so that it does not matter whose running means these are."""
     own = rehearse(tmp_path / "own", FedPE(), Carry(batch_norm="statistics")).run()
-    shared = rehearse(tmp_path / "shared", FedPE(), Carry()).run()
+    shared = rehearse(tmp_path / "shared", FedPE(), None).run()
     sent = rehearse(tmp_path / "sent", FedPE(), Carry(batch_norm="statistics", batch_norm_sent=True)).run()
     weights = slice(own.federation.backbone().layout.trainable_size)
     assert torch.equal(own.final()[weights], shared.final()[weights])
@@ -418,7 +414,7 @@ def test_public_faces_are_seen_through_a_clients_own(tmp_path: Path):
     state = run.checkpoints.finished("fedfr")
     request = Request("train", "fedfr", 3, client_of("bob"), stage.algorithm.send(state, None))
     private = kept_by(run, "bob")
-    down, _, client = stage.algorithm._own(request.down, private, host._client(request, stage))
+    down, _, client = stage.algorithm.layer.own(request.down, private, host._client(request, stage))
     shared = host._client(request, stage).public_faces.features(down.model)
     assert torch.allclose(client.public_faces.features(down.model), shared, atol=1e-6)
     assert not torch.allclose(client.public_faces.features(state.model), shared, atol=1e-2)
@@ -430,12 +426,12 @@ def test_public_faces_are_seen_through_a_clients_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("algorithm", "carry", "words"),
     [
-        (Central(), Carry(momentum="client"), "federated stages; central is none"),
+        (Central(), Carry(momentum="client"), "federated algorithms; central is none"),
         (HFMAML(), Carry(momentum="client"), "hf_maml has no local SGD"),
         (HFMAML(), Carry(control_variates=True), "hf_maml has no local SGD"),
         (FedPE(training=replace(TRAINING, momentum=0.0)), Carry(momentum="client"), "training.momentum is 0"),
-        (Adapt(), Carry(control_variates=True), "clients of adapt send no model"),
-        (Cluster(), Carry(batch_norm="all"), "clients of cluster send no model"),
+        (Adapt(), Carry(control_variates=True), "clients of adapt send no whole model"),
+        (Cluster(), Carry(batch_norm="all"), "clients of cluster send no whole model"),
     ],
 )
 def test_what_cannot_be_carried_is_refused(algorithm: AnyAlgorithm, carry: Carry, words: str):
@@ -487,24 +483,30 @@ def experiment(**stage: Any) -> dict[str, Any]:
     }
 
 
+def carrying(**settings: Any) -> dict[str, Any]:
+    return {"layers": [{"name": "carry", **settings}]}
+
+
 def test_an_experiment_file_says_what_is_carried():
-    found = parse_experiment(experiment(carry={"momentum": "client", "control_variates": True}), "x.toml")
+    found = parse_experiment(
+        experiment(layers=[{"name": "carry", "momentum": "client", "control_variates": True}]), "x.toml"
+    )
     algorithm = found.recipe[0].algorithm
-    assert algorithm == Carrying(algorithm=FedGC(), carry=Carry(momentum="client", control_variates=True))
+    assert algorithm == Carry(momentum="client", control_variates=True).around(FedGC())
     section = found.resolved()["stages"][0]
-    assert section["carry"]["control_variates"] is True
+    assert section["layers"][0]["control_variates"] is True
     assert section["algorithm"]["name"] == "fedgc"
-    assert "carry" not in section["algorithm"]
+    assert "layers" not in section["algorithm"]
     assert parse_experiment(experiment(), "x.toml").recipe[0].algorithm == FedGC()
 
 
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
-        ({"carry": {"momentom": "client"}}, r"carry.momentom: there is no such key; did you mean momentum"),
-        ({"carry": {"momentum": "clients"}}, r"stages.a.carry.momentum: Input should be 'none', 'client' or 'server'"),
-        ({"carry": {"batch_norm_sent": True}}, r"stages.a.carry: batch_norm_sent goes with"),
-        ({"carry": {"momentum": "client"}, "algorithm": {"name": "hf_maml"}}, r"stages.a.carry: hf_maml has no local"),
+        (carrying(momentom="client"), r"layers.carry.momentom: there is no such key; did you mean momentum"),
+        (carrying(momentum="clients"), r"layers.carry.momentum: Input should be 'none', 'client' or 'server'"),
+        (carrying(batch_norm_sent=True), r"stages.a.layers.carry: batch_norm_sent goes with"),
+        ({**carrying(momentum="client"), "algorithm": {"name": "hf_maml"}}, r"stages.a.layers: hf_maml has no local"),
         ({"algorithm": {"name": "fedpe", "training": {"milestones": [2.0]}}}, r"milestones are shares"),
         ({"algorithm": {"name": "fedpe", "training": {"decay": 0.0}}}, r"decay is in \(0, 1\]"),
         ({"algorithm": {"name": "fedpe", "training": {"span": "run"}}}, r"training.span"),
