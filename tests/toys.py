@@ -1,5 +1,6 @@
 """Small things to test with: faces in memory, a tiny network, clients that misbehave, a journal in lists."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from personae.algorithms import FedPE
 from personae.algorithms.fedpe import Down, Private, Up
 from personae.core.algorithm import AnyAlgorithm, Client
 from personae.core.embedder import Embedder, embed
+from personae.core.events import Entry
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.stage import Recipe, Stage
 from personae.errors import Diverged
@@ -125,14 +127,8 @@ class Notebook(Journal):
         self.books: dict[str, list[Any]] = {"metrics": [], "ledger": [], "timing": []}
         self.models: dict[str, dict[str, Tensor]] = {}
 
-    def metrics(self, event: Mapping[str, Any]) -> None:
-        self.books["metrics"].append(dict(event))
-
-    def ledger(self, entry: Mapping[str, Any]) -> None:
-        self.books["ledger"].append(dict(entry))
-
-    def timing(self, entry: Mapping[str, Any]) -> None:
-        self.books["timing"].append(dict(entry))
+    def write(self, entry: Entry) -> None:
+        self.books[entry.record].append(json.loads(entry.line()))
 
     def finished(self, stage: Stage, round_: int, backbone: Any, results: Mapping[str, Any]) -> None:
         self.models[stage.name] = {name: entry.clone() for name, entry in backbone.module.state_dict().items()}

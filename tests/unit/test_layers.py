@@ -21,7 +21,7 @@ BELOW = {
     "privacy": {"core"},
     "data": set(),
     "runtime": {"core", "parts"},
-    "report": {"data", "evaluation"},
+    "report": {"core", "data", "evaluation"},
     "experiment": {
         "aggregation",
         "algorithms",

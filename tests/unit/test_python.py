@@ -17,8 +17,9 @@ import torch
 import personae
 from killing import SETTINGS, results
 from personae import ConfigError, RunResult, StopRun, load_experiment, load_model, run_experiment
+from personae.core.events import Event
 
-Events = list[Mapping[str, Any]]
+Events = list[Event]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_a_frame_has_a_row_for_each_figure(run: RunResult, monkeypatch: pytest.M
 
 
 def test_callbacks_are_told_what_was_written_down(run: RunResult, heard: Events) -> None:
-    assert heard == [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [event.line() for event in heard] == (run.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
 
 
 def test_a_callback_may_stop_a_run_and_it_goes_on_to_the_same_bits(
@@ -107,7 +108,7 @@ def test_a_callback_may_stop_a_run_and_it_goes_on_to_the_same_bits(
 
     def impatient(event: Mapping[str, Any]) -> None:
         heard.append(event)
-        if (event["stage"], event["round"]) == ("federate", 2):
+        if (event.stage, event.round) == ("federate", 2):
             raise StopRun
 
     experiment, out = load_experiment("quick", SETTINGS), tmp_path / "run"
@@ -115,7 +116,7 @@ def test_a_callback_may_stop_a_run_and_it_goes_on_to_the_same_bits(
     assert not stopped.finished
     assert stopped.report.is_file()
     assert stopped.model().digest == run.model("pretrain").digest
-    assert (heard[-1]["stage"], heard[-1]["round"]) == ("federate", 2)
+    assert (heard[-1].stage, heard[-1].round) == ("federate", 2)
     assert {each.round for each in stopped.figures if each.stage == "federate"} >= {1, 2}  # the round counts
     _without_report(monkeypatch)
     assert run_experiment(experiment, out, cache=faces_cache, resume=True).finished
@@ -124,7 +125,7 @@ def test_a_callback_may_stop_a_run_and_it_goes_on_to_the_same_bits(
 
 def test_other_errors_of_a_callback_are_not_swallowed(tmp_path: Path, faces_cache: Path) -> None:
     def broken(event: Mapping[str, Any]) -> None:
-        raise ZeroDivisionError(event["stage"])
+        raise ZeroDivisionError(event.stage)
 
     with pytest.raises(ZeroDivisionError, match="pretrain"):
         run_experiment(load_experiment("quick", SETTINGS), tmp_path / "run", cache=faces_cache, callbacks=[broken])
@@ -137,7 +138,7 @@ def test_progress_is_shown_when_asked_for(
     experiment = load_experiment("quick", SETTINGS)
 
     def enough(event: Mapping[str, Any]) -> None:
-        if event["stage"] == "federate":
+        if event.stage == "federate":
             raise StopRun
 
     for asked in (False, True):

@@ -16,7 +16,7 @@ from torch import Tensor
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.errors import DataError
 from personae.parts.clustering import CFinch, Method, agreement
 from personae.parts.pseudo import odd_clusters, pseudo_labels
@@ -99,5 +99,5 @@ class Cluster(Algorithm[State, Down, Private, Up]):
             raise DataError(f"cluster: {odd[0]}" + (f" (and {len(odd) - 1} more like it)" if len(odd) > 1 else ""))
         return state
 
-    def signs(self, figures: Figures) -> Iterator[str]:
+    def warnings(self, figures: Figures) -> Iterator[str]:
         yield from odd_clusters(figures)

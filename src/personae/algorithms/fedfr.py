@@ -27,7 +27,7 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.customisation import Branch
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
@@ -232,9 +232,9 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         backbone = client.backbone
         return client.embedder(Backbone(module, backbone.width, backbone.device, backbone.acceleration))
 
-    def signs(self, figures: Figures) -> Iterator[str]:
+    def warnings(self, figures: Figures) -> Iterator[str]:
         """A model that tells few people apart takes most of the public faces for hard negatives."""
-        yield from super().signs(figures)
+        yield from super().warnings(figures)
         share, before = figures.now.get(SHARE, 0.0), figures.before.get(SHARE, 0.0)
         if not self.sampling.takes_all and share > COLLAPSED and share > 2 * before:
             was = f"; in the round before it was {before:.0%}" if SHARE in figures.before else ""

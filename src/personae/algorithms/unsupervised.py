@@ -23,7 +23,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState, Scalars
 from personae.core.samples import Samples
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.errors import ConfigError
 from personae.parts.clustering import CFinch, Method, Shape
 from personae.parts.drift import EmbeddingRegulariser, require_regularisation
@@ -130,8 +130,8 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         return State(model=server.aggregate_models(((reply.up.model.flat, 1.0) for reply in replies), state.model))
 
-    def signs(self, figures: Figures) -> Iterator[str]:
-        yield from super().signs(figures)
+    def warnings(self, figures: Figures) -> Iterator[str]:
+        yield from super().warnings(figures)
         yield from odd_clusters(figures)
 
     def labels(self, client: Client, anew: bool) -> tuple[Tensor, Shape | None]:

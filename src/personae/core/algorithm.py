@@ -14,7 +14,7 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
-from personae.core.signs import Figures, rising_loss
+from personae.core.warnings import Figures, rising_loss
 
 StateT = TypeVar("StateT", bound=ServerState)
 DownT = TypeVar("DownT", bound=Broadcast)
@@ -203,8 +203,8 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
         client.backbone.load(down.model)
         return client.embedder(client.backbone)
 
-    def signs(self, figures: Figures) -> Iterator[str]:
-        """Signs of trouble in the figures of a round, each as one line; an algorithm adds those of its own figures."""
+    def warnings(self, figures: Figures) -> Iterator[str]:
+        """What is wrong with the figures of a round, a line each; an algorithm adds what it knows of its own."""
         yield from rising_loss(figures)
 
 

@@ -40,7 +40,7 @@ from personae.core.algorithm import Aggregates, Algorithm, AnyAlgorithm, Client,
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -187,8 +187,8 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
     def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:
         return self.layer.personal(self, down, private, client)
 
-    def signs(self, figures: Figures) -> Iterator[str]:
-        return self.inner.signs(figures)
+    def warnings(self, figures: Figures) -> Iterator[str]:
+        return self.inner.warnings(figures)
 
 
 def layered(algorithm: AnyAlgorithm, *layers: Layer) -> AnyAlgorithm:

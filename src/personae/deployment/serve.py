@@ -17,6 +17,7 @@ from typing import Any
 from filelock import Timeout
 
 from personae.core.acceleration import Acceleration
+from personae.core.events import RoundTime, entries
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed
 from personae.deployment.gate import Gate
@@ -260,10 +261,10 @@ class _Follower:
         return outcome(self._out)
 
     def _report(self) -> None:
-        for entry in _read_from(self._out / "timing.jsonl", self.rounds):
+        path = self._out / "timing.jsonl"
+        for time_ in entries(RoundTime, (f"{line}\n".encode() for line in _read_from(path, self.rounds)), path):
             self.rounds += 1
-            event = json.loads(entry)
-            self.notify(f"{event['stage']}, round {event['round']}: {event['seconds']:.1f} s")
+            self.notify(f"{time_.stage}, round {time_.round}: {time_.seconds:.1f} s")
         for line in _read_from(self._out / NOTICES, self._told):
             self._told += 1
             self.notify(line)

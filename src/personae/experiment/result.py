@@ -1,11 +1,12 @@
 """What came of a run, for Python and notebooks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from personae.core.events import Event
 from personae.errors import ConfigError
 from personae.progress import Progress, silent
 from personae.report.html import page
@@ -14,8 +15,8 @@ from personae.report.records import Figure, Run, read_figures, read_run
 if TYPE_CHECKING:
     from personae.experiment.model import Model
 
-Callback = Callable[[Mapping[str, Any]], object]
-"""Gets each line of `metrics.jsonl` as soon as its round is safely on disk."""
+Callback = Callable[[Event], object]
+"""Gets each event (`personae.core.events`) as soon as its round is safely on disk."""
 
 
 class StopRun(Exception):

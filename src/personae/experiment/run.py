@@ -2,14 +2,14 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from personae.console import meter as shown_progress
 from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
+from personae.core.events import Event
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
@@ -54,7 +54,7 @@ def run_experiment(
         notify = notify or (shown_notices if progress else unheard)
         progress = shown_progress if progress else silent
 
-    def listen(event: Mapping[str, Any]) -> None:
+    def listen(event: Event) -> None:
         for callback in callbacks:
             callback(event)
 
@@ -87,7 +87,7 @@ def conduct(
     cache: Path | None = None,
     progress: Progress = silent,
     notify: Callable[[str], None] = unheard,
-    listen: Callable[[Mapping[str, Any]], None] = unheard,
+    listen: Callable[[Event], None] = unheard,
 ) -> None:
     """Run it without a report.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy
 import safetensors.torch
@@ -17,6 +17,7 @@ import torch
 
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
+from personae.core.events import Entry, RecordName
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
@@ -26,7 +27,7 @@ from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
 from personae.version import version
 
-RECORDS = ("metrics", "ledger", "timing")
+RECORDS = get_args(RecordName)
 LOCK = ".lock"
 OWN = {  # what a run puts into its folder before it has completed a round
     *("config.json", "environment.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "timing.jsonl", LOCK),
@@ -128,14 +129,8 @@ class RunDirectory:
             file.close()
         self._lock.release()
 
-    def metrics(self, event: Mapping[str, Any]) -> None:
-        self._append("metrics", event)
-
-    def ledger(self, entry: Mapping[str, Any]) -> None:
-        self._append("ledger", entry)
-
-    def timing(self, entry: Mapping[str, Any]) -> None:
-        self._append("timing", entry)
+    def write(self, entry: Entry) -> None:
+        self._records[entry.record].write(entry.line())
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
         entries = {name: entry.cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
@@ -156,9 +151,6 @@ class RunDirectory:
         for name, file in self._records.items():
             file.truncate(position.get(name, 0))
             file.seek(position.get(name, 0))
-
-    def _append(self, record: str, content: Mapping[str, Any]) -> None:
-        self._records[record].write(json.dumps(content).encode() + b"\n")
 
 
 def has_begun(path: Path) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.errors import DataError
 from personae.parts.clustering import NOBODY, Clustering, Shape, large_enough
 from personae.words import counted
@@ -29,7 +29,7 @@ def pseudo_labels(
 
 
 def odd_clusters(figures: Figures) -> Iterator[str]:
-    """Signs that clusters are not people, client by client."""
+    """Warnings that clusters are not people, client by client."""
     for client, told in figures.clients.items():
         shape = Shape.read(told)
         if shape and shape.oddity:

@@ -2,11 +2,24 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from personae.core.events import (
+    EntryT,
+    Event,
+    GlobalEvaluation,
+    PersonalEvaluation,
+    RoundTime,
+    RoundWarning,
+    TrainingRound,
+    Transfer,
+    entries,
+    events,
+)
 from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
 
@@ -50,7 +63,7 @@ class Record:
     absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
     warnings: list[tuple[int, str]] = field(default_factory=list)
-    """Signs that something goes wrong, with their rounds."""
+    """What the figures of a round gave reason to look at, with that round."""
     seconds: dict[int, float] = field(default_factory=dict)
     traffic: dict[str, Counter[int]] = field(default_factory=lambda: {"up": Counter(), "down": Counter()})
     """Bytes by direction and round."""
@@ -113,26 +126,31 @@ class Figure:
     value: float
 
 
+def read_events(folder: Path) -> list[Event]:
+    """Everything that a run wrote down about its rounds, in that order."""
+    path = folder / "metrics.jsonl"
+    with _opened(path) as lines:
+        return list(events(lines, path))
+
+
 def read_figures(folder: Path) -> list[Figure]:
     """Every figure of a run, in the order in which they were written down."""
-    found: list[Figure] = []
-    _each_line(folder / "metrics.jsonl", lambda event: found.extend(_figures(event)))
-    return found
+    return [figure for event in read_events(folder) for figure in figures_of(event)]
 
 
-def _figures(event: Mapping[str, Any]) -> list[Figure]:
-    metrics: dict[str | None, Metrics]
-    match event["event"]:
-        case "round":
-            metrics = {None: event["scalars"]}
-        case "global":
-            metrics = {None: event["metrics"]}
-        case "personal":
-            metrics = event["clients"]
+def figures_of(event: Event) -> list[Figure]:
+    metrics: Mapping[str | None, Metrics]
+    match event:
+        case TrainingRound():
+            metrics = {None: event.scalars}
+        case GlobalEvaluation():
+            metrics = {None: event.metrics}
+        case PersonalEvaluation():
+            metrics = dict(event.clients.items())
         case _:
             metrics = {}
     return [
-        Figure(str(event["stage"]), int(event["round"]), client, name, float(value))
+        Figure(event.stage, event.round, client, name, value)
         for client, of_client in metrics.items()
         for name, value in of_client.items()
     ]
@@ -142,9 +160,12 @@ def read_run(folder: Path) -> Run:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no run directory: it has no config.json")
     records: dict[str, Record] = defaultdict(Record)
-    _each_line(folder / "metrics.jsonl", lambda event: _add_event(records[event["stage"]], event))
-    _each_line(folder / "timing.jsonl", lambda line: _add_timing(records[line["stage"]], line))
-    _each_line(folder / "ledger.jsonl", lambda line: _add_transfer(records[line["stage"]], line))
+    for event in read_events(folder):
+        _add_event(records[event.stage], event)
+    for time in _entries(RoundTime, folder):
+        records[time.stage].seconds[time.round] = time.seconds
+    for transfer in _entries(Transfer, folder):
+        _add_transfer(records[transfer.stage], transfer)
     for path in sorted((folder / "evaluation").glob("*.json")):
         _whole(path, lambda final: _add_evaluation(records[final["stage"]], final))
     described = _whole(folder / "summary.json", _stages) if (folder / "summary.json").is_file() else ()
@@ -161,83 +182,68 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _each_line(path: Path, use: Callable[[Any], None]) -> None:
-    """Give each line's object to `use`. A last line without its newline is still being written: it does not count."""
-    if not path.is_file():
-        return
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                use(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{path}, line {number}, cannot be read: {_why(error)}") from error
+def _entries(kind: type[EntryT], folder: Path) -> Iterator[EntryT]:
+    path = folder / f"{kind.record}.jsonl"
+    with _opened(path) as lines:
+        yield from entries(kind, lines, path)
+
+
+def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+    """The lines of a record, of which there are none before the run writes the first."""
+    return path.open("rb") if path.is_file() else nullcontext(())
 
 
 def _whole(path: Path, use: Callable[[Any], T]) -> T:
     try:
         return use(json.loads(path.read_bytes()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read: {_why(error)}") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path} cannot be read: {why}") from error
 
 
-def _why(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def _add_event(record: Record, event: Mapping[str, Any]) -> None:
-    number = int(event["round"])
-    record.last_round = max(record.last_round, number)
-    match event["event"]:
-        case "round":
-            if "loss" in event["scalars"]:
-                record.loss[number] = float(event["scalars"]["loss"])
-            scalars = {name: float(value) for name, value in event["scalars"].items()}
+def _add_event(record: Record, event: Event) -> None:
+    record.last_round = max(record.last_round, event.round)
+    match event:
+        case TrainingRound():
+            if "loss" in event.scalars:
+                record.loss[event.round] = event.scalars["loss"]
             record.fractions = {
-                name: value for name, value in scalars.items() if "/" in name and not name.startswith(CLUSTERS)
+                name: value for name, value in event.scalars.items() if "/" in name and not name.startswith(CLUSTERS)
             }
-            _add_clusters(record, "training", CLUSTERS, event.get("clients", {}))
-            for what in ("rejected", "failed"):
-                record.absences.update((what, client, str(reason)) for client, reason in event[what].items())
-        case "global":
-            record.benchmarks[number] = {name: float(value) for name, value in event["metrics"].items()}
-        case "personal":
+            _add_clusters(record, "training", CLUSTERS, event.clients)
+            for what, reasons in (("rejected", event.rejected), ("failed", event.failed)):
+                record.absences.update((what, client, reason) for client, reason in reasons.items())
+        case GlobalEvaluation():
+            record.benchmarks[event.round] = event.metrics
+        case PersonalEvaluation():
             # All clients of all rounds would be too much to keep: their spread, and the clients of the last round.
             figures = {
-                client: {name: float(value) for name, value in metrics.items() if f"/{CLUSTERS}" not in name}
-                for client, metrics in event["clients"].items()
+                client: {name: value for name, value in metrics.items() if f"/{CLUSTERS}" not in name}
+                for client, metrics in event.clients.items()
             }
-            record.clients[number] = spread(figures)
-            if number:  # before the first round they are not yet of this stage
+            record.clients[event.round] = spread(figures)
+            if event.round:  # before the first round they are not yet of this stage
                 record.last_clients = figures
-                record.new_clients = frozenset(map(str, event.get("new", ())))
+                record.new_clients = frozenset(event.new)
                 for images, model in (("test", "global"), ("test, personal", "personal")):
-                    _add_clusters(record, images, f"{model}/{CLUSTERS}", event["clients"])
+                    _add_clusters(record, images, f"{model}/{CLUSTERS}", event.clients)
                 if record.clusters.get("test") == record.clusters.get("test, personal"):
                     record.clusters.pop("test, personal", None)  # nobody has a model of its own
-        case "warning":
-            record.warnings.append((number, str(event["text"])))
-        case unknown:
-            raise ValueError(f"there is no event {unknown!r}")
+        case RoundWarning():
+            record.warnings.append((event.round, event.text))
 
 
 def _add_clusters(record: Record, images: str, prefix: str, clients: Mapping[str, Metrics]) -> None:
     for client, metrics in clients.items():
-        found = {name.removeprefix(prefix): float(value) for name, value in metrics.items() if name.startswith(prefix)}
+        found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
         if found:
             record.clusters.setdefault(images, {})[client] = found
 
 
-def _add_timing(record: Record, line: Mapping[str, Any]) -> None:
-    record.seconds[int(line["round"])] = float(line["seconds"])
-
-
-def _add_transfer(record: Record, line: Mapping[str, Any]) -> None:
-    direction, payload, size = line["direction"], str(line["payload"]), int(line["bytes"])
-    record.traffic[direction][int(line["round"])] += size
-    record.payloads[direction, payload] += size
-    record.messages[direction, payload] += 1
+def _add_transfer(record: Record, transfer: Transfer) -> None:
+    record.traffic[transfer.direction][transfer.round] += transfer.bytes
+    record.payloads[transfer.direction, transfer.payload] += transfer.bytes
+    record.messages[transfer.direction, transfer.payload] += 1
 
 
 def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ ENOUGH = 0.1  # a rate below is of a few pairs, and its fall is chance
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Signs of trouble that were seen while it ran, and stages that ended below where they began."""
+    """What the figures gave reason to look at while it ran, and stages that ended below where they began."""
     seen = [
         f"{stage.label}, round {number}: {text}"
         for stage in run.stages

@@ -4,19 +4,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from personae.core.aggregation import Workbench
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
+from personae.core.events import (
+    Entry,
+    Event,
+    GlobalEvaluation,
+    PersonalEvaluation,
+    RoundTime,
+    RoundWarning,
+    TrainingRound,
+)
 from personae.core.message import ClientEvaluation, ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.selection import Occasion
-from personae.core.signs import Figures
 from personae.core.stage import Stage, predecessors
+from personae.core.warnings import Figures
 from personae.errors import ConfigError, Diverged
 from personae.progress import Advance, Progress, silent, unheard
 from personae.runtime.checkpoint import Checkpoints
@@ -33,11 +42,7 @@ from personae.runtime.transport import Failure, Transport
 class Journal(Protocol):
     """The records of a run. `position` makes them durable; `rewind` takes back what came after (all if empty)."""
 
-    def metrics(self, event: Mapping[str, Any]) -> None: ...
-
-    def ledger(self, entry: Mapping[str, Any]) -> None: ...
-
-    def timing(self, entry: Mapping[str, Any]) -> None: ...
+    def write(self, entry: Entry) -> None: ...
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, "Result"]) -> None:
         """A stage is done: its model, loaded into the backbone, and its last evaluation in full."""
@@ -82,7 +87,7 @@ class Engine:
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
-    listen: Callable[[Mapping[str, Any]], None] = unheard  # gets each event once its round is safely on disk
+    listen: Callable[[Event], None] = unheard  # gets each event once its round is safely on disk
 
     def run(self) -> None:
         """From the beginning, or from after the last completed round."""
@@ -102,7 +107,7 @@ class _Walk:
         self.clients = [ClientInfo(name, index, name == source) for index, name in enumerate(holdings.clients)]
         self.before = predecessors(engine.federation.recipe)
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
-        self.events: list[Mapping[str, Any]] = []  # of the round that is going on
+        self.events: list[Event] = []  # of the round that is going on
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
@@ -148,7 +153,7 @@ class _Walk:
                 evaluated = stage.server.evaluated(state)
                 if stage.evaluates(round_):
                     self._evaluate(stage, evaluated, round_)
-                self.engine.journal.timing({"stage": stage.name, "round": round_, "seconds": seconds})
+                self.engine.journal.write(RoundTime(stage=stage.name, round=round_, seconds=seconds))
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
                 kept = evaluated if round_ == stage.rounds else state
                 self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
@@ -172,9 +177,9 @@ class _Walk:
             outcome = Outcome(merged, {}, {}, merged.figures(), {})
             advance(1)
         self._tell(stage, round_, participants, outcome)
-        for sign in stage.algorithm.signs(Figures(outcome.scalars, before, outcome.clients)):
-            self.engine.notify(f"{stage.name}, round {round_}: {sign}")
-            self._record({"event": "warning", "stage": stage.name, "round": round_, "text": sign})
+        for warning in stage.algorithm.warnings(Figures(outcome.scalars, before, outcome.clients)):
+            self.engine.notify(f"{stage.name}, round {round_}: {warning}")
+            self._record(RoundWarning(stage=stage.name, round=round_, text=warning))
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
         return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
 
@@ -185,8 +190,7 @@ class _Walk:
         final = round_ == stage.rounds
         results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
-        place = {"stage": stage.name, "round": round_}
-        self._record({"event": "global", **place, "metrics": metrics})
+        self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
         exchange = Exchange(self.engine.transport, "evaluate", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         for answer in exchange.ask(state, self.clients):
@@ -195,9 +199,9 @@ class _Walk:
             elif isinstance(answer.message, ClientEvaluation):
                 figures[answer.client.name] = dict(answer.message.metrics.values)
         self._enter(exchange)
-        new = sorted(set(figures) & self.engine.federation.holdings.newcomers)
-        event = {"event": "personal", **place, "clients": dict(sorted(figures.items())), "new": new}
-        self._record(event)
+        new = tuple(sorted(set(figures) & self.engine.federation.holdings.newcomers))
+        clients = dict(sorted(figures.items()))
+        self._record(PersonalEvaluation(stage=stage.name, round=round_, clients=clients, new=new))
         if final:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 
@@ -251,8 +255,8 @@ class _Walk:
             ),
         )
 
-    def _record(self, event: Mapping[str, Any]) -> None:
-        self.engine.journal.metrics(event)
+    def _record(self, event: Event) -> None:
+        self.engine.journal.write(event)
         self.events.append(event)
 
     def _publish(self) -> None:
@@ -263,27 +267,26 @@ class _Walk:
 
     def _enter(self, exchange: Exchange) -> None:
         for entry in exchange.ledger():
-            self.engine.journal.ledger(entry)
+            self.engine.journal.write(entry)
 
     def _tell(self, stage: Stage, round_: int, participants: Sequence[ClientInfo], outcome: Outcome) -> None:
         for name, reason in outcome.rejected.items():
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
         for name, failure in outcome.failed.items():
             self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {failure}")
-        event: dict[str, Any] = {
-            "event": "round",
-            "stage": stage.name,
-            "round": round_,
-            "participants": [client.name for client in participants],
-            "rejected": outcome.rejected,
-            "failed": {name: failure.reason for name, failure in outcome.failed.items()},
-            "scalars": outcome.scalars,
-        }
         # By client only what tables show, which has a place in its name: losses of every round would be too much.
         shown = {
             client: {name: value for name, value in figures.items() if "/" in name}
             for client, figures in outcome.clients.items()
         }
-        if any(shown.values()):
-            event["clients"] = shown
-        self._record(event)
+        self._record(
+            TrainingRound(
+                stage=stage.name,
+                round=round_,
+                participants=tuple(client.name for client in participants),
+                rejected=outcome.rejected,
+                failed={name: failure.reason for name, failure in outcome.failed.items()},
+                scalars=outcome.scalars,
+                clients=shown if any(shown.values()) else {},
+            )
+        )

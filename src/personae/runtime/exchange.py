@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Literal
 
 from personae.core.algorithm import ClientInfo
+from personae.core.events import Transfer
 from personae.core.message import Message, ServerState, Trouble
 from personae.core.problem import Problem
 from personae.core.stage import Stage
@@ -18,7 +19,7 @@ class Exchange:
     def __init__(self, transport: Transport, task: Task, stage: Stage, round_: int, coding: Coding = EXACT) -> None:
         self._transport, self._task, self._stage, self._round = transport, task, stage, round_
         self._coding = coding
-        self._crossed: dict[ClientInfo, list[dict[str, Any]]] = defaultdict(list)
+        self._crossed: dict[ClientInfo, list[Transfer]] = defaultdict(list)
 
     def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
         """Answers as they come; a client that tells of trouble has failed."""
@@ -30,7 +31,7 @@ class Exchange:
                     continue
             yield answer
 
-    def ledger(self) -> Iterator[dict[str, Any]]:
+    def ledger(self) -> Iterator[Transfer]:
         """What crossed, in the order of the clients and not of their answers."""
         for client in sorted(self._crossed, key=lambda client: client.index):
             yield from self._crossed[client]
@@ -44,7 +45,14 @@ class Exchange:
             self._count(client, "down", down)
             yield Request(self._task, self._stage.name, self._round, client, down)
 
-    def _count(self, client: ClientInfo, direction: str, message: Message) -> None:
+    def _count(self, client: ClientInfo, direction: Literal["down", "up"], message: Message) -> None:
         for payload, size in self._coding.bytes(message, answer=direction == "up").items():
-            place = {"stage": self._stage.name, "round": self._round, "client": client.name}
-            self._crossed[client].append({**place, "direction": direction, "payload": payload, "bytes": size})
+            transfer = Transfer(
+                stage=self._stage.name,
+                round=self._round,
+                client=client.name,
+                direction=direction,
+                payload=payload,
+                bytes=size,
+            )
+            self._crossed[client].append(transfer)

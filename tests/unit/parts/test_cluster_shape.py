@@ -11,7 +11,7 @@ from sklearn.metrics import silhouette_score
 from personae.algorithms.cluster import Cluster, Up
 from personae.core.algorithm import ClientInfo, Reply
 from personae.core.payload import Scalars
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.errors import DataError
 from personae.parts.clustering import NOBODY, CFinch, Shape, large_enough
 from personae.parts.clustering import shape as shape_file
@@ -110,8 +110,8 @@ def test_figures_that_make_no_sense_break_nothing() -> None:
     """They come from clients, who may send any numbers."""
     for count, largest, share, outside in ((0, 0, 0, 0), (1, 1e308, 1e-308, 0), (-3, -1, -1, -1), (9, 9, 0, 0.2)):
         odd = Shape(count=count, largest=largest, in_largest=share, outside=outside)
-        list(Cluster().signs(Figures({}, clients={"eve": odd.figures()})))
-    assert list(Cluster().signs(Figures({}, clients={"eve": {"clusters/count": 1.0}}))) == []
+        list(Cluster().warnings(Figures({}, clients={"eve": odd.figures()})))
+    assert list(Cluster().warnings(Figures({}, clients={"eve": {"clusters/count": 1.0}}))) == []
 
 
 def test_incomplete_figures_of_a_client_are_left_out_of_tables() -> None:
@@ -131,7 +131,7 @@ def replies(*shapes: Shape) -> list[Reply[Up]]:
 def test_odd_clusters_are_said_by_client_and_stop_a_run_that_asks_for_it() -> None:
     good, bad = found(people(31, 12, 0.07)), found(people(31, 12, 0.01, cone=0.95))
     told = {f"client-{at}": shape.figures() for at, shape in enumerate((good, bad))}
-    (line,) = Cluster().signs(Figures({}, clients=told))
+    (line,) = Cluster().warnings(Figures({}, clients=told))
     assert line.startswith("the clusters of client-1 look collapsed: there is one, of 372 images; change how far apart")
     state = object()
     assert Cluster().merge(state, replies(good, bad), None) is state  # type: ignore[arg-type, comparison-overlap]

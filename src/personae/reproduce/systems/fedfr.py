@@ -1,8 +1,9 @@
 """FedFR: a better generic model and a personal one for every client. Rows of the tables are variants."""
 
-import json
 import statistics
 
+from personae.core.events import TrainingRound
+from personae.report.records import read_events
 from personae.reproduce.claims import Above, Claim, Gate, Near, System
 from personae.reproduce.quantities import Outcomes, Quantity, constant, figure
 from personae.reproduce.reevaluated import evaluated_again
@@ -26,8 +27,7 @@ def share(label: str, variant: str) -> Quantity:
     """The share of the public faces that clients train with, mean over clients and rounds."""
 
     def read(outcomes: Outcomes) -> float:
-        lines = (outcomes[variant].folder / "metrics.jsonl").read_text().splitlines()
-        rounds = [event["scalars"] for event in map(json.loads, lines) if event["event"] == "round"]
+        rounds = [event.scalars for event in read_events(outcomes[variant].folder) if isinstance(event, TrainingRound)]
         return 100 * statistics.fmean(figures["public_share"] for figures in rounds if "public_share" in figures)
 
     return Quantity(label, (variant,), read)

@@ -1,4 +1,4 @@
-"""Signs that something goes wrong: in the figures of a round, on screen, in the records and in the report."""
+"""Warnings that something goes wrong: in the figures of a round, on screen, in the records and in the report."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from personae.algorithms import FedFR, FedPE
-from personae.core.signs import Figures
+from personae.core.warnings import Figures
 from personae.layers import Carry
 from personae.parts.public import PublicSampling
 from personae.report.html import write_report
@@ -32,7 +32,7 @@ SHARE = "the share of public faces taken for hard negatives is 100%"
     ],
 )
 def test_a_loss_that_more_than_doubles_is_a_sign(before: dict[str, float], now: dict[str, float], told: bool):
-    found = list(FedPE().signs(Figures(now, before)))
+    found = list(FedPE().warnings(Figures(now, before)))
     assert len(found) == told
     assert all("the training loss rose from 4 to 8.1 in one round; lower the learning rate" in line for line in found)
 
@@ -50,21 +50,21 @@ def test_fedfr_that_takes_most_public_faces_for_hard_negatives_says_so(
     before: float | None, now: float, told: str | None
 ):
     figures = Figures({"public_share": now}, {} if before is None else {"public_share": before})
-    found = list(FedFR().signs(figures))
+    found = list(FedFR().warnings(figures))
     assert [line.partition(";" if before is None else "; lower")[0] for line in found] == ([told] if told else [])
-    assert list(FedFR(sampling=PublicSampling(threshold=-1)).signs(figures)) == []  # all of them, as asked for
+    assert list(FedFR(sampling=PublicSampling(threshold=-1)).warnings(figures)) == []  # all of them, as asked for
 
 
-def test_what_clients_carry_changes_nothing_about_signs():
+def test_what_clients_carry_changes_nothing_about_warnings():
     carrying = Carry(momentum="client").around(FedFR(training=replace(TRAINING, momentum=0.9)))
-    assert "100%" in next(iter(carrying.signs(Figures({"public_share": 1.0}))))
+    assert "100%" in next(iter(carrying.warnings(Figures({"public_share": 1.0}))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watchful(FedPE):
     """Says what it was shown."""
 
-    def signs(self, figures: Figures) -> Iterator[str]:
+    def warnings(self, figures: Figures) -> Iterator[str]:
         def shown(values: Mapping[str, float]) -> str:
             return ", ".join(f"{name} {value:.6f}" for name, value in values.items())
 
@@ -84,7 +84,7 @@ def test_signs_are_said_and_recorded_with_the_figures_of_this_round_and_the_one_
     assert run.notices == [f"fedpe, round {number}: {text}" for number, text in enumerate(expected, 1)]
 
 
-def test_a_resumed_run_sees_the_same_signs(tmp_path: Path):
+def test_a_resumed_run_sees_the_same_warnings(tmp_path: Path):
     """What the figures were before the interruption is part of the checkpoint."""
     recipe = (stage_of(quickly(Watchful()), rounds=3), stage_of(quickly(Watchful()), name="next"))
     whole = Rehearsal(tmp_path / "whole", recipe).run()

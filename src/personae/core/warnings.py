@@ -1,9 +1,9 @@
-"""Signs that something goes wrong, read from the figures of a round: they are said and recorded, and stop nothing."""
+"""Warnings about the figures of a round: they are told and recorded, and stop nothing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-RISE = 2.0  # a training loss that so many times over exceeds that of the round before is a sign
+RISE = 2.0  # a training loss that so many times over exceeds that of the round before is worth a warning
 
 
 @dataclass(frozen=True)

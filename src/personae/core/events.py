@@ -1,0 +1,150 @@
+"""What a run writes down, one line each: the engine writes these, and reports, trackers and callbacks get them.
+
+`metrics.jsonl` holds events, `ledger.jsonl` transfers and `timing.jsonl` times. Each class below is one kind of line:
+its fields are the keys of that line, in this order. Reading is strict: a damaged line, or one of another version, is an
+error that names it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from personae.errors import DataError
+
+Figures = Mapping[str, float]  # by name
+RecordName = Literal["metrics", "ledger", "timing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of one of the records of a run."""
+
+    record: ClassVar[RecordName]
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def line(self) -> bytes:
+        return json.dumps(self.plain()).encode() + b"\n"
+
+    def plain(self) -> dict[str, Any]:
+        """As the line says it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(Entry):
+    """Something that happened in a round; round 0 is the start of a stage."""
+
+    record = "metrics"
+    event: str
+    stage: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRound(Event):
+    """A round of training is complete."""
+
+    event: Literal["round"] = "round"
+    participants: tuple[str, ...]  # who was asked
+    rejected: Mapping[str, str]  # by client: what the firewall found wrong with its update
+    failed: Mapping[str, str]  # by client: why no update came
+    scalars: Figures  # means over the accepted clients
+    clients: Mapping[str, Figures] = field(default_factory=dict)  # what single clients said and tables show
+
+    def plain(self) -> dict[str, Any]:
+        whole = super().plain()
+        if not self.clients:
+            del whole["clients"]
+        return whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalEvaluation(Event):
+    """The server has evaluated the model on its benchmarks."""
+
+    event: Literal["global"] = "global"
+    metrics: Figures  # by benchmark/metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalEvaluation(Event):
+    """The clients have evaluated the global model and their own on their own faces."""
+
+    event: Literal["personal"] = "personal"
+    clients: Mapping[str, Figures]
+    new: tuple[str, ...] = ()  # those of them that take no part in training
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundWarning(Event):
+    """Something in the figures of a round that a person should look at."""
+
+    event: Literal["warning"] = "warning"
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Entry):
+    """One payload of one message has crossed."""
+
+    record = "ledger"
+    stage: str
+    round: int
+    client: str
+    direction: Literal["down", "up"]
+    payload: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTime(Entry):
+    """How long the training of a round took, without its evaluation."""
+
+    record = "timing"
+    stage: str
+    round: int
+    seconds: float
+
+
+EntryT = TypeVar("EntryT", bound=Entry)
+
+
+def events(lines: Iterable[bytes], origin: object) -> Iterator[Event]:
+    """The events of a `metrics.jsonl`; `origin` is what a complaint calls it."""
+    kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | RoundWarning
+    return _read(TypeAdapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
+
+
+def entries(kind: type[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:
+    """The lines of a record that holds one kind alone."""
+    return _read(TypeAdapter(kind), lines, origin)
+
+
+def _read(adapter: TypeAdapter[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:
+    """A last line without its newline is still being written: it does not count."""
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            yield adapter.validate_json(line, strict=True)
+        except ValidationError as error:
+            raise DataError(f"{origin}, line {number}, cannot be read: {_why(error)}") from error
+
+
+def _why(error: ValidationError) -> str:
+    """The first fault, in one phrase."""
+    fault = error.errors(include_url=False)[0]
+    match fault["type"]:
+        case "missing":
+            return f"{str(fault['loc'][-1])!r} is missing"
+        case "unexpected_keyword_argument":
+            return f"{str(fault['loc'][-1])!r} is not known; was it written by another version of personae?"
+        case "union_tag_invalid":
+            return f"there is no event {fault['ctx']['tag']!r}; was it written by another version of personae?"
+        case "union_tag_not_found":
+            return "'event' is missing"
+        case _:
+            return ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))
