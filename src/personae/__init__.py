@@ -51,6 +51,7 @@ __all__ = [  # noqa: F405 - see `__getattr__`
     "Interrupted",
     "KMeans",
     "Layer",
+    "Local",
     "LocalSGD",
     "LocalState",
     "Margin",

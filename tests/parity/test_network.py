@@ -128,7 +128,7 @@ def test_every_algorithm_over_a_network(tmp_path: Path) -> None:
         alone = here.alone()
         here.done(3600)
         here.assert_same(alone, *here.clients)
-        assert len(list((here.out / "models").iterdir())) == 13
+        assert len(list((here.out / "models").iterdir())) == 14
 
 
 LONGER = EXPERIMENT.replace("iterations = 2", "iterations = 200").replace("rounds = 2", "rounds = 3")

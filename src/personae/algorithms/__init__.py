@@ -10,6 +10,7 @@ from personae.algorithms.fedfr import FedFR
 from personae.algorithms.fedgc import FedGC
 from personae.algorithms.fedpe import FedPE
 from personae.algorithms.hf_maml import HFMAML, HFMAMLGlobal
+from personae.algorithms.local import Local
 from personae.algorithms.oracle import Oracle
 from personae.algorithms.pretrain import Pretrain
 from personae.algorithms.q_fedavg import QFedAvg
@@ -34,6 +35,7 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
         Adapt,
         Cluster,
         Unsupervised,
+        Local,
         Central,
         DAN,
         DANN,
@@ -56,6 +58,7 @@ __all__ = [
     "FedGC",
     "FedPE",
     "HFMAMLGlobal",
+    "Local",
     "Oracle",
     "Pretrain",
     "QFedAvg",

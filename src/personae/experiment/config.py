@@ -36,6 +36,7 @@ class Evaluation(Section):
     pairs_per_fold: int = Field(default=600, ge=2)
     mirror: bool = True  # add the vector of the mirror image
     personalized: AmongEverybody | None = None  # each client's people among everybody's test images
+    personal_benchmarks: bool = False  # personal models on the held-out people, too; in a simulation
 
     @model_validator(mode="after")
     def _rates(self) -> Self:

@@ -1,5 +1,6 @@
 """How a client evaluates a model on its own faces, with labels and without."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from personae.algorithms import Cluster, Unsupervised
@@ -9,13 +10,25 @@ from personae.core.rng import generator
 from personae.core.samples import is_labelled
 from personae.core.stage import Recipe
 from personae.evaluation.personal import evaluate_client
+from personae.evaluation.protocols import Benchmark
 from personae.experiment.config import Evaluation, Experiment
+from personae.experiment.materials import Materials
 from personae.parts.pseudo import pseudo_labels
-from personae.runtime.federation import ClientFaces, Evaluator
+from personae.runtime.federation import ClientFaces, Evaluator, ModelEvaluator
 
 
 def evaluator_of(experiment: Experiment) -> Evaluator:
     return partial(_evaluate, options=experiment.evaluation, finder=_finder(experiment.recipe))
+
+
+def benchmarks_of(materials: Materials) -> ModelEvaluator:
+    """What the server makes of a personal model that it is shown, as it can be in a simulation alone."""
+    return partial(_benchmarked, benchmarks=tuple(materials.heldout_benchmarks()))
+
+
+def _benchmarked(embedder: Embedder, benchmarks: Sequence[Benchmark]) -> dict[str, float]:
+    results = {benchmark.name: benchmark.evaluate(embedder).metrics for benchmark in benchmarks}
+    return {f"{name}/{metric}": value for name, metrics in results.items() for metric, value in metrics.items()}
 
 
 def _evaluate(

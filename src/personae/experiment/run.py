@@ -14,7 +14,7 @@ from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.data import Split
 from personae.experiment.config import Experiment, load_experiment
-from personae.experiment.evaluator import evaluator_of
+from personae.experiment.evaluator import benchmarks_of, evaluator_of
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
@@ -152,6 +152,7 @@ def federation_of(
         holdings=materials.clients,
         private=run / "private",
         evaluator=evaluator_of(experiment),
+        benchmarks=benchmarks_of(materials) if experiment.evaluation.personal_benchmarks else None,
         mirror=experiment.evaluation.mirror,
         source=materials.partition.source,
         acceleration=acceleration,

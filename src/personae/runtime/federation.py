@@ -54,6 +54,7 @@ class Holdings(Protocol):
 
 
 Evaluator = Callable[[Embedder, ClientFaces], dict[str, float]]
+ModelEvaluator = Callable[[Embedder], dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ class Federation:
     holdings: Holdings
     private: Path  # where clients keep what never leaves them
     evaluator: Evaluator  # figures of an embedder for one client
+    benchmarks: ModelEvaluator | None = None  # in a simulation: of a personal model, on the server's benchmarks
     mirror: bool = True  # embed an image together with its mirror image
     source: str | None = None  # where there are domains: the client of the source; all others are targets
     acceleration: Acceleration = field(default_factory=Acceleration)

@@ -105,7 +105,10 @@ class ClientHost:
         shared = self.federation.evaluator(self._global(request.down.model), faces)
         personal = shared
         if self.federation.stage(request.stage).algorithm.personalizes:
-            personal = self.federation.evaluator(self.personal(request), faces)
+            embedder = self.personal(request)
+            personal = self.federation.evaluator(embedder, faces)
+            if self.federation.benchmarks:
+                personal |= self.federation.benchmarks(embedder)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
         return Answer(request.client, ClientEvaluation(metrics=Scalars(figures)))
