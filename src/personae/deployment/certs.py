@@ -3,6 +3,7 @@
 import base64
 import datetime
 import ipaddress
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from personae.files import write_bytes
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LIFETIME = datetime.timedelta(days=825)  # the most that some systems accept of a server
+_OTHER_KIND = "not an ECDSA key; make one with personae certs, or ssh-keygen -t ecdsa -b 384"
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -55,19 +57,39 @@ def enrolled(folder: Path) -> dict[str, Path]:
     return keys
 
 
-def public_key(path: Path, *, private: bool = False) -> bytes:
-    """A client's public key as its calls carry it, from the file that holds it or its private half."""
+def public_key(path: Path) -> EllipticCurvePublicKey:
     try:
-        content = path.read_bytes()
-        key = load_ssh_private_key(content, None).public_key() if private else load_ssh_public_key(content)
+        key = load_ssh_public_key(path.read_bytes())
     except (ValueError, UnsupportedAlgorithm) as error:
-        kind = "private" if private else "public"
-        raise ConfigError(f"{path}: not a {kind} key in OpenSSH's format ({error})") from error
+        raise ConfigError(f"{path}: not a public key in OpenSSH's format ({error})") from error
     if not isinstance(key, EllipticCurvePublicKey):
-        raise ConfigError(f"{path}: not an ECDSA key; make one with personae certs, or ssh-keygen -t ecdsa -b 384")
-    return base64.b64encode(
-        key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
+        raise ConfigError(f"{path}: {_OTHER_KIND}")
+    return key
+
+
+def private_key(path: Path) -> EllipticCurvePrivateKey:
+    """A client's, which nobody else may be able to read."""
+    require_secret(path)
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path}: not a private key in OpenSSH's format ({error})") from error
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: {_OTHER_KIND}")
+    return key
+
+
+def as_header(key: EllipticCurvePublicKey) -> str:
+    """A public key as calls carry it."""
+    content = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(content).decode()
+
+
+def require_secret(path: Path) -> None:
+    """That nobody but the owner can read a key; whose it is not cannot change that, and is not asked."""
+    found = path.stat()
+    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+        raise ConfigError(f"{path}: others on this machine may read this key; chmod 600 {path}")
 
 
 def needed(folder: Path, *names: str) -> tuple[Path, ...]:

@@ -2,23 +2,32 @@
 
 A SuperLink answers on one port to clients and to whoever wants to start runs or enrol keys, and asks the latter for no
 name. So it listens on this machine alone, and the gate stands on the network: it knows the calls that a client makes,
-counts what crosses, and refuses what is too large before anybody has it in memory.
+looks at their signatures before it reads any further, counts what crosses, and refuses what is too large, too slow or
+too much at a time before anybody has it in memory.
 """
 
 import asyncio
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from personae.deployment.certs import public_key
+from personae.deployment.door import Visitors, doors, make_room
+from personae.deployment.signature import UNKNOWN, Enrolled
 from personae.errors import ConfigError
+from personae.progress import Notify, unheard
 
 CALLS = frozenset(
     f"/v1/fleet/{call}"
@@ -36,14 +45,13 @@ CALLS = frozenset(
     )
 )
 KNOWN = "/personae/known"  # the gate's own: whether it would let this key through
-KEY = "flwr-public-key"  # the header that tells who calls
-LARGEST_CALL = 64 << 20  # bytes of one call; large messages come in pieces of a few megabytes
+LARGEST_CALL = 64 << 20  # bytes of a client's calls that are here together; large messages come in pieces of 5 MB
 MARGIN = 1 << 20  # bytes of an answer that are none of its content: how Flower describes its pieces
+STALL = 30.0  # seconds without a byte of a call that has begun
 PATIENCE = 600.0  # seconds that the SuperLink may take over a call
+SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
+ENDING = 2  # seconds for calls that are on their way when the gate closes
 _OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass
@@ -53,47 +61,57 @@ class Traffic:
     down: int = 0
     up: int = 0
     message: int = 0  # of the answer that is on its way
-
-
-class TooLarge(Exception):
-    """More than may come."""
+    held: int = 0  # of calls that are here now
 
 
 class Gate:
     """Stands at `host:port` with the server's certificate, and passes calls on to a SuperLink on this machine."""
 
-    def __init__(self, host: str, port: int, certs: Path, clients: Mapping[str, Path], max_bytes: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        certs: Path,
+        clients: Mapping[str, Path],
+        max_bytes: int,
+        notify: Notify = unheard,
+    ) -> None:
         self.traffic = {name: Traffic() for name in clients}
-        self._names = {public_key(path): name for name, path in clients.items()}
         self.upstream = 0  # the port of the SuperLink; another one after a restart
-        self._max_bytes = max_bytes
-        self._client = httpx.AsyncClient(
+        self._clients, self._max_bytes, self._notify = Enrolled.of(clients), max_bytes, notify
+        self._visitors, self._said = Visitors(), dict[str, float]()
+        self._host, self._port = host, port
+        self._upstream = httpx.AsyncClient(
             verify=ssl.create_default_context(cafile=str(certs / "ca.crt")), timeout=PATIENCE
         )
+        routes = [Route(path, self._answer, methods=["POST"]) for path in [*CALLS, KNOWN]]
         self._server = uvicorn.Server(
             uvicorn.Config(
-                self._app,
-                host=host,
-                port=port,
+                Starlette(routes=routes),
+                http="h11",  # it has a limit for headers
                 ssl_certfile=str(certs / "server.crt"),
                 ssl_keyfile=str(certs / "server.key"),
                 log_level="warning",
-                interface="asgi3",
                 ws="none",
                 lifespan="off",
                 access_log=False,
+                timeout_graceful_shutdown=ENDING,
             )
         )
         self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
-        self._address = f"{host}:{port}"
 
     def __enter__(self) -> Self:
+        make_room(len(self.traffic))
+        try:
+            self._doors = doors(self._host, self._port, self._visitors)
+        except OSError as error:
+            raise ConfigError(
+                f"{self._host}:{self._port}: nothing can listen there; is the port taken, or the host not ours?"
+            ) from error
         self._thread.start()
         while self._thread.is_alive() and not self._server.started:
             self._thread.join(0.05)
-        if not self._server.started:
-            raise ConfigError(f"{self._address}: nothing can listen there; is the port taken, or the host not ours?")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -101,26 +119,37 @@ class Gate:
         self._thread.join()
 
     def _run(self) -> None:
-        with suppress(SystemExit):  # uvicorn's way to say that it cannot listen
-            asyncio.run(self._server.serve())
+        with suppress(SystemExit):
+            asyncio.run(self._server.serve([*self._doors]))
 
-    async def _app(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in CALLS | {KNOWN}:
-            return await _respond(send, 404)
-        name = self._names.get(dict(scope["headers"]).get(KEY.encode(), b""))
-        if name is None:
-            return await _respond(send, 401)
-        if scope["path"] == KNOWN:
-            return await _respond(send, 204)
-        traffic = self.traffic[name]
+    async def _answer(self, request: Request) -> Response:
+        name = self._caller(request)
+        if request.client is not None:
+            self._visitors.introduce(tuple(request.client), name)
+        if request.url.path == KNOWN:
+            return Response(status_code=204)
+        traffic, body = self.traffic[name], bytearray()
         try:
-            body = await _body(receive)
-            self._admit(traffic, scope["path"], len(body))
-        except TooLarge:
-            return await _respond(send, 413)
-        except ValueError:
-            return await _respond(send, 400)
-        return await self._pass_on(traffic, scope, body, send)
+            await _read(request, body, traffic)
+            self._admit(traffic, request.url.path, len(body))
+            return await self._pass_on(traffic, request, bytes(body))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to get it
+        finally:
+            traffic.held -= len(body)
+
+    def _caller(self, request: Request) -> str:
+        """The client whose call this is; who is turned away gets the reason, and so does whoever reads our log."""
+        name = self._clients.caller(request.headers)
+        if name is None:
+            raise HTTPException(401, UNKNOWN)
+        if (objection := self._clients.objection(name, request.headers)) is None:
+            return name
+        now = time.monotonic()
+        if now - self._said.get(name, -SAY_AGAIN) >= SAY_AGAIN:
+            self._said[name] = now
+            self._notify(f"a call of {name} was turned away: {objection}")
+        raise HTTPException(401, objection)
 
     def _admit(self, traffic: Traffic, path: str, size: int) -> None:
         """A message is announced by `push-messages`, and then comes in pieces."""
@@ -129,40 +158,34 @@ class Gate:
         elif path.endswith("/push-object"):
             traffic.message += size
             if traffic.message > self._max_bytes + MARGIN:
-                raise TooLarge
+                raise HTTPException(413)
 
-    async def _pass_on(self, traffic: Traffic, scope: dict[str, Any], body: bytes, send: Send) -> None:
-        headers = [(name, value) for name, value in scope["headers"] if name not in _OWN]
+    async def _pass_on(self, traffic: Traffic, request: Request, body: bytes) -> Response:
+        headers = [(name, value) for name, value in request.headers.raw if name not in _OWN]
+        address = f"https://127.0.0.1:{self.upstream}{request.url.path}"
         try:
-            reply = await self._client.post(
-                f"https://127.0.0.1:{self.upstream}{scope['path']}", content=body, headers=headers
-            )
+            reply = await self._upstream.post(address, content=body, headers=headers)
         except httpx.HTTPError:
-            return await _respond(send, 503)  # the SuperLink is being started: come again
-        content = reply.content
+            return Response(status_code=503)  # the SuperLink is being started: come again
         traffic.up += len(body)
-        traffic.down += len(content)
-        kept = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OWN | {b"content-encoding"}]
-        return await _respond(send, reply.status_code, content, kept)
+        traffic.down += len(reply.content)
+        answer = Response(reply.content, reply.status_code)
+        left_out = _OWN | {b"content-encoding"}
+        answer.raw_headers += [(name, value) for name, value in reply.headers.raw if name.lower() not in left_out]
+        return answer
 
 
-async def _body(receive: Receive) -> bytes:
-    parts, size, more = [], 0, True
-    while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ValueError("it hung up")
-        parts.append(event.get("body", b""))
-        size += len(parts[-1])
-        if size > LARGEST_CALL:
-            raise TooLarge
-        more = event.get("more_body", False)
-    return b"".join(parts)
-
-
-async def _respond(
-    send: Send, status: int, content: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    length = [(b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*(headers or []), *length]})
-    await send({"type": "http.response.body", "body": content})
+async def _read(request: Request, body: bytearray, traffic: Traffic) -> None:
+    """The body of a call; not more of it than may be here, and not for longer than something comes."""
+    if int(request.headers.get("content-length", 0)) + traffic.held > LARGEST_CALL:
+        raise HTTPException(413)
+    try:
+        async with asyncio.timeout(STALL) as limit:
+            async for part in request.stream():
+                body += part
+                traffic.held += len(part)
+                if traffic.held > LARGEST_CALL:
+                    raise HTTPException(413)
+                limit.reschedule(asyncio.get_running_loop().time() + STALL)
+    except TimeoutError as error:
+        raise HTTPException(408) from error

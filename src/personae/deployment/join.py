@@ -19,12 +19,13 @@ from personae.core import wire
 from personae.core.acceleration import Acceleration
 from personae.core.message import Message
 from personae.data.decoding import Handling
-from personae.deployment.certs import needed, public_key
+from personae.deployment.certs import needed, private_key
 from personae.deployment.desk import Desk
-from personae.deployment.gate import KEY, KNOWN
+from personae.deployment.gate import KNOWN
 from personae.deployment.job import Job
 from personae.deployment.own_host import OwnHost
 from personae.deployment.processes import free_port, program, start, stop
+from personae.deployment.signature import UNKNOWN, signed
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
 from personae.experiment.faces import own_faces, public_faces, public_source
@@ -38,6 +39,7 @@ from personae.runtime.public import SharedFaces
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
 STILL_CONNECTED = "Failed to activate SuperNode"  # what Flower says of a key whose connection it has not missed yet
+LONGEST_REASON = 300  # bytes of what a server says
 STEADY = 60.0  # a connection that lasted so long was a good one
 
 
@@ -126,6 +128,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     if not member.data.exists():
         raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
     authority, key = needed(certs, "ca.crt", "key")
+    private_key(key)  # there is one, and it is a secret
     command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]
     command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
     private_folder(member.home)
@@ -134,7 +137,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
             path = Path(folder) / "desk"
-            obstacle = partial(_obstacle, host, port, authority, public_key(key, private=True))
+            obstacle = partial(_obstacle, host, port, authority, key)
             with closing(Desk(path, member.host, member.notify, member.problems, member.leaving)) as desk:
                 threading.Thread(target=desk.serve, name="desk", daemon=True).start()
                 _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
@@ -179,7 +182,7 @@ def _last_words(path: Path, start: int) -> str:
     return f" ({errors[-1][:300]})" if errors else ""
 
 
-def _obstacle(host: str, port: int, authority: Path, key: bytes) -> str | None:
+def _obstacle(host: str, port: int, authority: Path, key: Path) -> str | None:
     """Why a connection would be in vain, in words that Flower does not have; None if nothing is known.
 
     A server with a wrong certificate may be somebody else: it is not tried again.
@@ -187,9 +190,11 @@ def _obstacle(host: str, port: int, authority: Path, key: bytes) -> str | None:
     context = ssl.create_default_context(cafile=str(authority))
     connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
     try:
-        connection.request("POST", KNOWN, headers={KEY: key.decode()})
-        if connection.getresponse().status == http.HTTPStatus.UNAUTHORIZED:
-            return "the server does not know this client's key; its public half belongs into the server's clients/"
+        connection.request("POST", KNOWN, headers=signed(key))
+        reply = connection.getresponse()
+        if reply.status == http.HTTPStatus.UNAUTHORIZED:
+            reason = reply.read(LONGEST_REASON).decode(errors="replace")
+            return reason if reason == UNKNOWN else f"the server turned this client away: {reason}"
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
             f"{host}:{port}: the server's certificate is not one of {authority} for this address "

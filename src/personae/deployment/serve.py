@@ -19,7 +19,7 @@ from filelock import Timeout
 from personae.core.acceleration import Acceleration
 from personae.core.events import RoundTime, entries
 from personae.deployment.app import write_app
-from personae.deployment.certs import enrolled, needed
+from personae.deployment.certs import enrolled, needed, require_secret
 from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
@@ -73,7 +73,7 @@ def serve(
 ) -> None:
     """Run the experiment over whichever clients connect, and come back when it is done."""
     program("flower-superlink")
-    needed(certs, "ca.crt", "server.crt", "server.key")
+    require_secret(needed(certs, "ca.crt", "server.crt", "server.key")[2])
     keys, conditions = enrolled(certs), conditions or Conditions()
     with _alone(out):
         _serve(experiment, out, certs, keys, host, port, conditions, resume, notify)
@@ -101,7 +101,7 @@ def _serve(
         ]
         if needing:
             notify(f"every client needs its own copy of the public faces in {', '.join(needing)}: join with --public")
-    with Gate(host, port, certs, keys, conditions.max_bytes) as gate:
+    with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
         notify(f"waiting at {host}:{port} for {', '.join(keys)}")
         try:
             ended = _until_done(out, certs, keys, gate, _Follower(out, notify))

@@ -1,19 +1,12 @@
 """What a deployment is made of, without any of Flower's processes."""
 
-import asyncio
 import os
 import signal
-import ssl
 import stat
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +18,15 @@ from typer.testing import CliRunner, Result
 
 from personae.cli import app
 from personae.data import Split, synthetic_faces
-from personae.deployment import gate as gates
 from personae.deployment import processes
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, make_certificates, needed, public_key
-from personae.deployment.gate import CALLS, Gate
+from personae.deployment.gate import Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
 from personae.deployment.plan import Conditions, Plan
 from personae.deployment.processes import QUIET, end_leftovers, environment, free_port, start, stop
-from personae.deployment.serve import _alone, prepare
+from personae.deployment.serve import _alone, prepare, serve
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
 from personae.experiment.faces import deal, own_faces
@@ -121,6 +113,20 @@ def test_missing_files_and_keys_of_another_kind_are_named(tmp_path: Path) -> Non
         public_key(key)
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_a_key_that_others_can_read_is_refused_with_what_to_type(tmp_path: Path, mode: int) -> None:
+    make_certificates(tmp_path, [], ["ann"])
+    own, servers = tmp_path / "ann" / "key", tmp_path / "server" / "server.key"
+    for key in (own, servers):
+        key.chmod(mode)
+    with pytest.raises(ConfigError, match=f"others on this machine may read this key; chmod 600 {own}"):
+        join("127.0.0.1:9", Member(data=tmp_path, home=tmp_path / "home"), own.parent)
+    with pytest.raises(ConfigError, match=f"others on this machine may read this key; chmod 600 {servers}"):
+        serve(experiment(), tmp_path / "run", servers.parent)
+    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: Path) -> None:
     for name in ("right", "wrong"):
         make_certificates(tmp_path / name, [], ["ann"])
@@ -135,7 +141,7 @@ def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: 
     assert gate.traffic["ann"].up == 0
     with Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20):
         for name, expected in (("wrong", None), ("right", "the server does not know this client's key")):
-            key = public_key(tmp_path / name / "ann" / "key", private=True)
+            key = tmp_path / name / "ann" / "key"
             said = _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
             assert said == expected or said.startswith(expected)
     assert "cannot be reached" in _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)
@@ -143,112 +149,6 @@ def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: 
         join("nowhere", member, tmp_path / "right" / "ann")
     with pytest.raises(DataError, match="there are no faces here"):
         join("127.0.0.1:1", Member(data=tmp_path / "none", home=tmp_path / "home"), tmp_path / "right" / "ann")
-
-
-# --------------------------------------------------------------------------------------------------------- the gate
-
-
-class SuperLink(BaseHTTPRequestHandler):
-    """Answers with what it was asked."""
-
-    asked: list[str]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.asked.append(self.path)
-        self.send_response(200)
-        self.send_header("content-length", str(len(body) + 2))
-        self.end_headers()
-        self.wfile.write(b"->" + body)
-
-    def log_message(self, *arguments: Any) -> None: ...
-
-
-@contextmanager
-def guarded(folder: Path, max_bytes: int = 1 << 30) -> Iterator[tuple[Any, Gate, list[str]]]:
-    make_certificates(folder, [], ["ann"])
-    server = folder / "server"
-    handler = type("Recording", (SuperLink,), {"asked": []})
-    link = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server / "server.crt", server / "server.key")
-    link.socket = context.wrap_socket(link.socket, server_side=True)
-    thread = threading.Thread(target=link.serve_forever)
-    thread.start()
-    port, keys = free_port(), enrolled(server)
-    trust = ssl.create_default_context(cafile=str(server / "ca.crt"))
-
-    def call(path: str, body: bytes = b"x", key: bytes = public_key(keys["ann"])) -> tuple[int, bytes]:
-        request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", body, {"flwr-public-key": key.decode()})
-        try:
-            with urllib.request.urlopen(request, context=trust, timeout=30) as reply:
-                return reply.status, reply.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, b""
-
-    try:
-        with Gate("127.0.0.1", port, server, keys, max_bytes) as gate:
-            gate.upstream = link.server_port
-            yield call, gate, handler.asked
-    finally:
-        link.shutdown()
-        thread.join()
-        link.server_close()
-
-
-def test_the_gate_lets_the_calls_of_known_clients_through_and_counts_them(tmp_path: Path) -> None:
-    with guarded(tmp_path) as (call, gate, asked):
-        assert call("/v1/fleet/pull-messages", b"hello") == (200, b"->hello")
-        assert (gate.traffic["ann"].up, gate.traffic["ann"].down) == (5, 7)
-        # Whoever could start runs or enrol keys could run anything on every client.
-        for path in (
-            "/v1/control/start-run",
-            "/v1/control/register-node",
-            "/v1/fleet/register-node",
-            "/v1/runtime/x",
-            "/",
-        ):
-            assert call(path)[0] == 404
-        assert call("/v1/fleet/pull-messages", key=b"somebody")[0] == 401
-        assert call("/v1/fleet/../control/start-run")[0] == 404
-        assert asked == ["/v1/fleet/pull-messages"]
-        gate.upstream = free_port()
-        assert call("/v1/fleet/pull-messages")[0] == 503
-    assert "/v1/fleet/register-node" not in CALLS
-
-
-def test_the_gate_stops_a_message_that_is_too_large_in_one_piece_or_in_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gates, "LARGEST_CALL", 5000)
-    monkeypatch.setattr(gates, "MARGIN", 100)
-    with guarded(tmp_path, max_bytes=6000) as (call, _, asked):
-        assert call("/v1/fleet/push-object", bytes(5001))[0] == 413
-        for _ in range(2):  # each message anew
-            assert call("/v1/fleet/push-messages")[0] == 200
-            assert call("/v1/fleet/push-object", bytes(4000))[0] == 200
-            assert call("/v1/fleet/push-object", bytes(2100))[0] == 200
-            assert call("/v1/fleet/push-object", bytes(1))[0] == 413
-        assert len(asked) == 6
-
-
-def test_a_body_without_a_length_is_stopped_when_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "LARGEST_CALL", 10)
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"xxxx", "more_body": True}
-
-    with pytest.raises(gates.TooLarge):
-        asyncio.run(gates._body(receive))
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    make_certificates(tmp_path, [], ["ann"])
-    with ThreadingHTTPServer(("127.0.0.1", 0), SuperLink) as other:
-        gate = Gate("127.0.0.1", other.server_port, tmp_path / "server", enrolled(tmp_path / "server"), 1)
-        with pytest.raises(ConfigError, match=f":{other.server_port}: nothing can listen there"), gate:
-            raise AssertionError
 
 
 # --------------------------------------------------------------------------------------------- what is agreed upon

@@ -1,0 +1,275 @@
+"""The gate: whose calls pass, how much of them, how slowly, and how many connections there may be."""
+
+import base64
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from personae.deployment import door
+from personae.deployment import gate as gates
+from personae.deployment.certs import enrolled, make_certificates, private_key
+from personae.deployment.gate import CALLS, Gate
+from personae.deployment.join import _obstacle
+from personae.deployment.processes import free_port
+from personae.deployment.signature import SIGNATURE, TIME, signed
+from personae.errors import ConfigError
+
+
+class SuperLink(BaseHTTPRequestHandler):
+    """Answers with what it was asked."""
+
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("content-length", str(len(body) + 2))
+        self.end_headers()
+        self.wfile.write(b"->" + body)
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+
+@dataclass
+class Guarded:
+    """A gate, the SuperLink behind it, and how one calls."""
+
+    gate: Gate
+    port: int
+    folder: Path
+    asked: list[str]
+    said: list[str]
+
+    def headers(self, name: str = "ann") -> dict[str, str]:
+        return signed(self.folder / name / "key")
+
+    def connection(self) -> http.client.HTTPSConnection:
+        trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=trust)
+
+    def call(self, path: str, body: Any = b"x", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        connection = self.connection()
+        try:
+            connection.request("POST", path, body, self.headers() if headers is None else headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def guarding(folder: Path, max_bytes: int = 1 << 30) -> Iterator[Guarded]:
+    make_certificates(folder, [], ["ann", "bob"])
+    server = folder / "server"
+    handler = type("Recording", (SuperLink,), {"asked": []})
+    link = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+    link.socket = context.wrap_socket(link.socket, server_side=True)
+    thread = threading.Thread(target=link.serve_forever)
+    thread.start()
+    port, said = free_port(), list[str]()
+    try:
+        with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, said.append) as gate:
+            gate.upstream = link.server_port
+            yield Guarded(gate, port, folder, handler.asked, said)
+    finally:
+        link.shutdown()
+        thread.join()
+        link.server_close()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    with guarding(tmp_path) as made:
+        yield made
+
+
+def eventually(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+
+
+def test_the_calls_of_known_clients_pass_and_are_counted(guarded: Guarded) -> None:
+    assert guarded.call(PULL, b"hello") == (200, b"->hello")
+    assert (guarded.gate.traffic["ann"].up, guarded.gate.traffic["ann"].down) == (5, 7)
+    # Whoever could start runs or enrol keys could run anything on every client.
+    for path in (
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/fleet/register-node",
+        "/v1/runtime/x",
+        "/",
+        "/v1/fleet/../control/start-run",
+    ):
+        assert guarded.call(path)[0] == 404
+    assert guarded.asked == [PULL]
+    guarded.gate.upstream = free_port()
+    assert guarded.call(PULL)[0] == 503
+    assert "/v1/fleet/register-node" not in CALLS
+
+
+def test_a_public_key_is_no_proof(guarded: Guarded, tmp_path: Path) -> None:
+    """It is public: whoever knows it could use up what its client may send."""
+    make_certificates(tmp_path / "elsewhere", [], ["eve"])
+    own, eve = guarded.headers(), signed(tmp_path / "elsewhere" / "eve" / "key")
+    strange = [
+        {},
+        eve,
+        {**own, SIGNATURE: eve[SIGNATURE]},
+        {**own, TIME: guarded.headers()[TIME]},  # signed at another time
+        {**own, TIME: "yesterday"},
+        {name: value for name, value in own.items() if name != SIGNATURE},
+        {**own, SIGNATURE: "no base 64"},
+    ]
+    for headers in strange:
+        assert guarded.call(PUSH, bytes(10), headers)[0] == 401
+    assert guarded.asked == []
+    assert guarded.gate.traffic["ann"].message == 0
+    assert guarded.said == ["a call of ann was turned away: its call is not signed with its key"]  # told once a minute
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(10, "10 seconds ahead of"), (-600, "600 seconds behind")])
+def test_a_wrong_clock_is_told_on_both_sides(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str
+) -> None:
+    key = guarded.folder / "ann" / "key"
+    assert _obstacle("127.0.0.1", guarded.port, guarded.folder / "ca.crt", key) is None
+    when = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    proof = private_key(key).sign(when.encode(), ec.ECDSA(hashes.SHA256()))
+    wrong = {**signed(key), TIME: when, SIGNATURE: base64.b64encode(proof).decode()}
+    monkeypatch.setattr("personae.deployment.join.signed", lambda _: wrong)
+    complaint = f"its clock is {words} the server's; set both by a time server"
+    said = _obstacle("127.0.0.1", guarded.port, guarded.folder / "ca.crt", key)
+    assert said == f"the server turned this client away: {complaint}"
+    assert guarded.said == [f"a call of ann was turned away: {complaint}"]
+
+
+def test_a_message_that_is_too_large_is_stopped_in_one_piece_or_in_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "LARGEST_CALL", 5000)
+    monkeypatch.setattr(gates, "MARGIN", 100)
+    with guarding(tmp_path, max_bytes=6000) as guarded:
+        assert guarded.call(PUSH, bytes(5001))[0] == 413
+        assert guarded.call(PUSH, iter([bytes(2000)] * 3))[0] == 413  # in chunks, of no length that is told before
+        for _ in range(2):  # each message anew
+            assert guarded.call("/v1/fleet/push-messages")[0] == 200
+            assert guarded.call(PUSH, bytes(4000))[0] == 200
+            assert guarded.call(PUSH, bytes(2100))[0] == 200
+            assert guarded.call(PUSH, bytes(1))[0] == 413
+        assert len(guarded.asked) == 6
+        assert guarded.gate.traffic["ann"].held == 0
+
+
+def half_a_call(guarded: Guarded, name: str = "ann", size: int = 3000) -> http.client.HTTPSConnection:
+    connection = guarded.connection()
+    connection.putrequest("POST", PUSH)
+    for header, value in {**guarded.headers(name), "content-length": str(2 * size)}.items():
+        connection.putheader(header, value)
+    connection.endheaders(bytes(size))
+    return connection
+
+
+def test_calls_that_stop_half_way_take_a_share_of_memory_and_give_it_back(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "LARGEST_CALL", 8000)
+    monkeypatch.setattr(gates, "STALL", 1.0)
+    held = guarded.gate.traffic["ann"]
+    halves = [half_a_call(guarded)]
+    eventually(lambda: held.held == 3000)
+    halves.append(half_a_call(guarded))  # with what it announces that is too much for one client
+    assert halves[1].getresponse().status == 413
+    assert guarded.call(PUSH, b"x", guarded.headers("bob"))[0] == 200  # whatever ann does
+    assert halves[0].getresponse().status == 408
+    eventually(lambda: held.held == 0)
+    halves.append(half_a_call(guarded))
+    eventually(lambda: held.held == 3000)
+    halves[-1].sock.shutdown(socket.SHUT_RDWR)  # it hangs up
+    eventually(lambda: held.held == 0)
+    assert guarded.call(PUSH)[0] == 200
+    for half in halves:
+        half.close()
+
+
+def closed(connection: socket.socket) -> bool:
+    connection.settimeout(30)
+    with suppress(ConnectionResetError):
+        return connection.recv(1) == b""
+    return True
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_strangers_are_let_go_and_never_fill_the_process(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those who say nothing at all nor those who stop after a handshake or half a header."""
+    monkeypatch.setattr(door, "STRANGERS", 20)
+    before = open_files()
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", guarded.port))) for _ in range(100)]
+        assert guarded.call(PULL)[0] == 200
+        assert all(closed(each) for each in idle[:80])
+        eventually(lambda: open_files() <= before + 100 + 25)
+        assert guarded.call(PULL)[0] == 200
+
+
+def test_who_does_not_say_in_time_who_it_is_is_let_go(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "INTRODUCTION", 0.5)
+    trust = ssl.create_default_context(cafile=str(guarded.folder / "ca.crt"))
+    with socket.create_connection(("127.0.0.1", guarded.port)) as silent:
+        assert closed(silent)
+    with socket.create_connection(("127.0.0.1", guarded.port)) as plain:
+        secure = trust.wrap_socket(plain, server_hostname="127.0.0.1")
+        secure.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\n")
+        assert closed(secure)
+        secure.close()
+    half = half_a_call(guarded)  # who said it has all the time that calls have
+    time.sleep(1)
+    half.send(bytes(3000))
+    assert half.getresponse().status == 200
+    half.close()
+
+
+def test_one_client_cannot_have_all_connections(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "OF_ONE", 3)
+    halves = []
+    for _ in range(4):
+        halves.append(half_a_call(guarded, size=10 + len(halves)))
+        eventually(lambda: guarded.gate.traffic["ann"].held >= 10)
+        time.sleep(0.1)
+    assert closed(halves[0].sock)
+    halves[3].send(bytes(13))
+    assert halves[3].getresponse().status == 200
+    assert guarded.call(PULL, headers=guarded.headers("bob"))[0] == 200
+    for half in halves:
+        half.close()
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    make_certificates(tmp_path, [], ["ann"])
+    with ThreadingHTTPServer(("127.0.0.1", 0), SuperLink) as other:
+        gate = Gate("127.0.0.1", other.server_port, tmp_path / "server", enrolled(tmp_path / "server"), 1)
+        with pytest.raises(ConfigError, match=f":{other.server_port}: nothing can listen there"), gate:
+            raise AssertionError
