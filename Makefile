@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow lint bench docs clean
+.PHONY: demo test test-slow lint bench docs reference clean
 
 demo: $(VENV)/.installed
 	$(BIN)/personae demo
@@ -35,8 +35,11 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/readers.py
 	$(BIN)/python benchmarks/flower.py
 
-docs: $(VENV)/.installed
-	$(BIN)/personae disclose --markdown > docs/reference/disclosure.md
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky docs build/docs
+
+reference: $(VENV)/.installed
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) build dist
@@ -50,4 +53,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@ $(VENV)/.installed

@@ -36,12 +36,12 @@ class ServerStep:
     it.
     """
 
-    kind: Literal["average", "momentum", "adam", "yogi"] = "average"
-    lr: float = 1.0
-    momentum: float = 0.9  # beta_1
-    second: float = 0.99  # beta_2
-    floor: float = 1e-3  # tau
-    average: Literal["none", "exponential", "tail"] = "none"  # over rounds
+    kind: Literal["average", "momentum", "adam", "yogi"] = "average"  # plain average, FedAvgM, FedAdam or FedYogi
+    lr: float = 1.0  # how far it goes
+    momentum: float = 0.9  # beta_1, of momentum, adam and yogi
+    second: float = 0.99  # beta_2, of adam and yogi
+    floor: float = 1e-3  # tau, of adam and yogi: the least by which a step is divided
+    average: Literal["none", "exponential", "tail"] = "none"  # which mean of the models over rounds counts
     decay: float = 0.9  # exponential: the weight of a round relative to that of the next
     tail: float = 0.25  # tail: the share of the stage's rounds, its last ones, that count
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

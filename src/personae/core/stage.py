@@ -19,8 +19,8 @@ Side = Literal["all", "source", "targets"]
 class StageOptions:
     """What a stage is told. An experiment file has these keys, and those of `Stage` by name."""
 
-    name: str
-    rounds: int = 1
+    name: str  # of the stage; its model becomes models/NAME.safetensors
+    rounds: int = 1  # how many rounds
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
     quorum: float = 0.5  # share of the asked that must return an acceptable update

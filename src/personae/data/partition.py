@@ -31,11 +31,14 @@ class PartitionPlan:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     by: By = "equal"
+    """How identities are dealt."""
     clients: int | None = None
     """All clients; by attributes or domain, the clients per predicate or target domain (one unless given);
     with one identity per client, as many as there are identities unless given."""
     mu: float = 3.0
+    """Log-normal: the mean of the logarithm of what a client holds."""
     sigma: float = 3.0
+    """Log-normal: the standard deviation of that logarithm."""
     shared: float = 0.0
     """The share of identities whose images are divided among several clients, each of which then knows the person."""
     holders: int = 2
@@ -43,8 +46,11 @@ class PartitionPlan:
     new_clients: int = 0
     """How many of the clients, the last ones, take no part in training."""
     train: float = 0.7
+    """The share of the images of an identity that its holder trains on."""
     val: float = 0.1
+    """The share for validation."""
     test: float = 0.2
+    """The share for tests."""
     predicates: tuple[str, ...] = ()
     """By attributes: which images a client holds, such as "Male & !Young"."""
     source: str = ""

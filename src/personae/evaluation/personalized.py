@@ -25,9 +25,9 @@ Protocol = Literal["correct", "paper"]
 class AmongEverybody:
     """Which rates a client's people are to have among everybody's: 1:1 at `fars`, 1:N at `fpirs`."""
 
-    fars: tuple[float, ...] = (1e-2, 1e-3)
-    fpirs: tuple[float, ...] = (1e-1, 1e-2)
-    protocols: tuple[Protocol, ...] = ("correct",)
+    fars: tuple[float, ...] = (1e-2, 1e-3)  # false accept rates, 1:1
+    fpirs: tuple[float, ...] = (1e-1, 1e-2)  # false positive identification rates, 1:N
+    protocols: tuple[Protocol, ...] = ("correct",)  # 1:N as NIST defines it, or as FedFR's authors computed it
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:

@@ -32,8 +32,8 @@ class Evaluation(Section):
 
     fars: tuple[float, ...] = (1e-1, 1e-2, 1e-3)  # false accept rates at the server's benchmarks
     client_fars: tuple[float, ...] = (1e-1, 1e-2)  # and on each client's own faces
-    folds: int = Field(default=10, ge=2)
-    pairs_per_fold: int = Field(default=600, ge=2)
+    folds: int = Field(default=10, ge=2)  # of the verification accuracy; each gets the threshold of the others
+    pairs_per_fold: int = Field(default=600, ge=2)  # half of them of one person
     mirror: bool = True  # add the vector of the mirror image
     personalized: AmongEverybody | None = None  # each client's people among everybody's test images
     personal_benchmarks: bool = False  # personal models on the held-out people, too; in a simulation
@@ -49,8 +49,8 @@ class Evaluation(Section):
 class Experiment(Section):
     """Everything that determines a result."""
 
-    name: str = Field(min_length=1)
-    seed: int = Field(default=0, ge=0)
+    name: str = Field(min_length=1)  # of the experiment; the run goes to runs/NAME
+    seed: int = Field(default=0, ge=0)  # the same seed gives the same bits on a CPU
     weights: str | None = None  # a file to start from instead of random weights
     threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
     data: Data = Data()

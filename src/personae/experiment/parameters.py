@@ -1,19 +1,22 @@
-"""The hyper-parameters of an algorithm, with what its own source says of each.
+"""The settings of an algorithm or of a section of an experiment, with what its own source says of each.
 
-The words are those of the class: an entry of its docstring (`strength`: how ...), or the comment behind the field. A
-section such as `training` that has no words of its own has those of its class.
+The words are those of the class: an entry of its docstring (`strength`: how ...), the comment behind the field or the
+string below it. A section such as `training` that has no words of its own has those of its class.
 """
 
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
 
 _ENTRY = re.compile(r"(?:^|(?<=[.:;)] ))((?:`\w+`(?:, | and )?)+): ")
 _COMMENT = re.compile(r"#\s*(.+)$")
@@ -22,7 +25,7 @@ _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "tex
 
 @dataclass(frozen=True)
 class Parameter:
-    """One key of the table `algorithm` in an experiment file."""
+    """One key of a table in an experiment file."""
 
     key: str
     kind: str
@@ -31,7 +34,7 @@ class Parameter:
 
 
 def parameters(kind: type) -> list[Parameter]:
-    """Those of an algorithm, each section before what is in it."""
+    """Those of a dataclass or a pydantic model, each section before what is in it."""
     return list(_inside(kind, None, ""))
 
 
@@ -42,15 +45,15 @@ def first_line(kind: type) -> str:
 
 
 def _inside(kind: type, chosen: Any, prefix: str) -> Iterator[Parameter]:
-    """The fields of a dataclass, with defaults from the object that stands for it where there is one."""
-    hints, words = typing.get_type_hints(kind), _meanings(kind)
-    for field in dataclasses.fields(kind):
-        default = getattr(chosen, field.name) if chosen is not None else _default(field)
-        sections: list[Any] = list(filter(dataclasses.is_dataclass, _alternatives(hints[field.name])))
+    """The fields of a class, with defaults from the object that stands for it where there is one."""
+    words = _meanings(kind)
+    for field in _fields(kind):
+        default = getattr(chosen, field.name) if chosen is not None else field.default
+        sections: list[Any] = list(filter(dataclasses.is_dataclass, _alternatives(field.hint)))
         said = words.get(field.name) or (first_line(sections[0]) if len(sections) == 1 else "")
         key = prefix + field.name
         if not sections:
-            yield Parameter(key, _in_words(hints[field.name]), default, said)
+            yield Parameter(key, _in_words(field.hint), default, said)
             continue
         yield Parameter(key, "section", None, said)
         if len(sections) > 1:
@@ -62,6 +65,23 @@ def _inside(kind: type, chosen: Any, prefix: str) -> Iterator[Parameter]:
                     yield inner
                 elif inner.key != f"{key}.name":  # which tells the sections apart
                     yield dataclasses.replace(inner, meaning=f"{section.name}: {inner.meaning}")
+
+
+class _Field(NamedTuple):
+    name: str
+    hint: Any
+    default: Any
+
+
+def _fields(kind: Any) -> list[_Field]:
+    if issubclass(kind, BaseModel):
+        known = kind.model_fields.items()
+        defaults = {
+            name: field.get_default(call_default_factory=True) for name, field in known if not field.is_required()
+        }
+        return [_Field(name, field.annotation, defaults.get(name)) for name, field in known]
+    hints = typing.get_type_hints(kind)
+    return [_Field(field.name, hints[field.name], _default(field)) for field in dataclasses.fields(kind)]
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
@@ -86,6 +106,8 @@ def _one_in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         *others, last = [f'"{each}"' for each in get_args(hint)]
         return f"{', '.join(others)} or {last}" if others else last
+    if get_origin(hint) is dict:
+        return "table"
     if get_origin(hint) is tuple:
         return f"list, each a {_in_words(get_args(hint)[0])}"
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
@@ -95,8 +117,8 @@ def _meanings(kind: type) -> dict[str, str]:
     """What the source of a class, and of those that it inherits from, says of each field; its own words count first."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        if dataclasses.is_dataclass(each) and "__annotations__" in vars(each):
-            names = {field.name for field in dataclasses.fields(each)}
+        if (dataclasses.is_dataclass(each) or issubclass(each, BaseModel)) and "__annotations__" in vars(each):
+            names = {field.name for field in _fields(each)}
             found |= _comments(each) | _entries(vars(each).get("__doc__") or "", names)
     return found
 
@@ -114,7 +136,7 @@ def _entries(docstring: str, names: set[str]) -> dict[str, str]:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Comments behind the fields of a class, where its source is at hand."""
+    """Comments behind the fields of a class and strings below them, where its source is at hand."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):
@@ -123,4 +145,12 @@ def _comments(kind: type) -> dict[str, str]:
     (body,) = ast.parse(source).body
     fields = [node for node in getattr(body, "body", ()) if isinstance(node, ast.AnnAssign) and node.end_col_offset]
     behind = {field.target.id: lines[(field.end_lineno or 1) - 1][field.end_col_offset :] for field in fields}  # type: ignore[union-attr]
-    return {name: match[1] for name, text in behind.items() if (match := _COMMENT.search(text))}
+    found = {name: match[1] for name, text in behind.items() if (match := _COMMENT.search(text))}
+    return found | dict(_strings_below(getattr(body, "body", ())))
+
+
+def _strings_below(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, below in itertools.pairwise(body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
+                yield name, " ".join(text.split())

@@ -35,7 +35,7 @@ class Source(Section):
     as_they_are: bool = False  # files: take images that cannot be aligned faces by their sizes
     layout: str | None = None  # files: the benchmark that is meant where a folder has the lists of several
     identity_level: Level | None = None  # files: of folders in folders, those that are people
-    parts: dict[str, "Source"] | None = None
+    parts: dict[str, "Source"] | None = None  # several sources as one set; each name becomes a domain
 
     def all_parts(self) -> dict[str, "Source"]:
         """The sources that are joined, by name; this one alone, without a name, where nothing is joined."""

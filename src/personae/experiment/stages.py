@@ -26,10 +26,10 @@ ChosenT = TypeVar("ChosenT")
 class StageSection(StageOptions):
     """One stage: what it is told, and the parts that it is made of, each by its name and with its settings."""
 
-    algorithm: dict[str, Any]
-    selection: dict[str, Any] = field(default_factory=lambda: {"name": Everybody.name})
-    aggregation: dict[str, Any] = field(default_factory=lambda: {"name": Mean.name})
-    layers: tuple[dict[str, Any], ...] = ()
+    algorithm: dict[str, Any]  # its name and its hyper-parameters
+    selection: dict[str, Any] = field(default_factory=lambda: {"name": Everybody.name})  # which clients are asked
+    aggregation: dict[str, Any] = field(default_factory=lambda: {"name": Mean.name})  # how their vectors become one
+    layers: tuple[dict[str, Any], ...] = ()  # what goes around the algorithm, from the inside out
 
     def built(self) -> Stage:
         """The stage that it describes."""

@@ -51,18 +51,15 @@ class Network:
     """Which backbone, and of what shape: enough to build it anew in any process.
 
     Every backbone takes RGB images, float32 [N, 3, height, width] in [-1, 1], and gives embeddings, float32
-    [N, embedding], that are *not* normalised. `norm`: "batch", or "group" for GroupNorm in the place of every
-    BatchNorm: no statistics to average, and none that a batch of a single identity could spoil. With `hidden`, the
-    backbone gives as many numbers, and one more linear layer casts them to the embedding: 1,000 and 512 in HF-MAML's
-    paper, whose backbone is a classifier of objects.
+    [N, embedding], that are *not* normalised.
     """
 
-    name: str = "small"
-    embedding: int = 64
-    height: int = 64
-    width: int = 64
-    norm: str = "batch"
-    hidden: int | None = None
+    name: str = "small"  # the architecture: docs/howto/networks.md has them all
+    embedding: int = 64  # the length of a face's vector
+    height: int = 64  # of an image, in pixels
+    width: int = 64  # of an image, in pixels
+    norm: str = "batch"  # or "group": GroupNorm instead of BatchNorm, which has no statistics to average
+    hidden: int | None = None  # the backbone gives so many numbers, and one more linear layer makes the embedding
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

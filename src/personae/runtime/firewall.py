@@ -37,7 +37,7 @@ class Firewall:
     norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
     norm_floor: float = 0.05  # and this part of the model's own length in any case, where most clients hardly move
     samples_multiple: float = 1000.0  # and rest on this many times as many samples
-    max_samples: int = 100_000_000
+    max_samples: int = 100_000_000  # more than this nobody may claim
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
