@@ -18,6 +18,7 @@ from personae.deployment.certs import make_certificates
 from personae.deployment.processes import free_port
 from personae.experiment import run
 from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
 from personae.runtime.federation import Federation
@@ -140,7 +141,7 @@ class Lab(Processes):
         self.experiment.write_text(self.text)
         loaded = load_experiment(self.experiment)
         self.clients = [
-            path.stem for path in deal(Materials(loaded, cache=self.folder / "cache"), self.folder / "dealt")
+            path.stem for path in deal(Materials(loaded, Execution(cache=self.folder / "cache")), self.folder / "dealt")
         ]
         make_certificates(self.folder / "certs", (), self.clients)
 
@@ -157,7 +158,7 @@ class Lab(Processes):
         out = self.folder / "alone"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run, "local_transport", lambda federation, *_: Losing(federation, lost, spoiled))
-            run.conduct(load_experiment(self.experiment), out, cache=self.folder / "cache")
+            run.conduct(load_experiment(self.experiment), out, Execution(cache=self.folder / "cache"))
         return out
 
     def serve(self, *options: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:

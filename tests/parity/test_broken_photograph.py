@@ -19,6 +19,7 @@ from personae.deployment.plan import Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.experiment.config import parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.home import Records
 from personae.report.html import write_report
 from personae.runtime.problems import PROBLEMS
@@ -90,9 +91,11 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
     desks, threads, places = [], [], {}
     for name, folder in faces.items():
         home = tmp_path / f"home of {NAME}" / name
-        member = Member(data=folder, home=home, cache=tmp_path / "cache", notify=heard[name].append)
+        member = Member(
+            data=folder, home=home, execution=Execution(cache=tmp_path / "cache", notify=heard[name].append)
+        )
         places[name] = tmp_path_factory.mktemp("desks") / name
-        desks.append(Desk(places[name], member.host, member.notify, member.problems, member.leaving))
+        desks.append(Desk(places[name], member.host, member.execution.notify, member.problems, member.leaving))
         threads.append(threading.Thread(target=desks[-1].serve))
         threads[-1].start()
     grid = Offices(generated(out / "app").app, Plan.read(out).job.text(), places)

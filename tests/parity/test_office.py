@@ -24,9 +24,10 @@ from personae.deployment.plan import Conditions, Plan
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, PersonaeError
-from personae.experiment import home
+from personae.experiment import assembly
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.evaluator import evaluator_of
+from personae.experiment.execution import Execution
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.home import own_run
 from personae.experiment.materials import Materials
@@ -85,9 +86,11 @@ def held(folder: Path, sockets: Path, known: Experiment, out: Path) -> None:
     with ExitStack() as stack:
         desks = {}
         for name in OFFICES:
-            member = Member(data=folder / f"{name}.zip", home=folder / "homes" / name, cache=folder / "cache")
+            member = Member(
+                data=folder / f"{name}.zip", home=folder / "homes" / name, execution=Execution(cache=folder / "cache")
+            )
             desks[name] = sockets / f"{name}-{out.name}"
-            desk = Desk(desks[name], member.host, member.notify, member.problems)
+            desk = Desk(desks[name], member.host, member.execution.notify, member.problems)
             thread = threading.Thread(target=desk.serve)
             thread.start()
             stack.callback(thread.join)
@@ -115,12 +118,14 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         partition={"by": "equal", "clients": len(OFFICES)},
         stages=[{"name": "any", "algorithm": {"name": "fedpe"}}],
     )
-    for name, path in zip(OFFICES, deal(Materials(dealt, cache=folder / "cache"), folder / "dealt"), strict=True):
+    for name, path in zip(
+        OFFICES, deal(Materials(dealt, Execution(cache=folder / "cache")), folder / "dealt"), strict=True
+    ):
         path.rename(folder / f"{name}.zip")
     with pytest.MonkeyPatch.context() as patch:
         as_a_server.__wrapped__(patch)
         patch.setenv("PERSONAE_CACHE", str(folder / "cache"))
-        patch.setattr(home, "evaluator_of", watched)
+        patch.setattr(assembly, "evaluator_of", watched)
         held(folder, tmp_path_factory.mktemp("desks"), experiment(), folder / "out")
         yield folder
 
@@ -157,7 +162,10 @@ def evaluated(company: Path, name: str, stage: str) -> dict[str, float]:
 def test_an_office_exports_the_models_that_it_was_evaluated_by(stage: str, company: Path, tmp_path: Path) -> None:
     known = experiment()
     for name in OFFICES if stage == "tune" else OFFICES[:1]:
-        place, faces = company / "homes" / name, own_faces(company / f"{name}.zip", known, company / "cache").of(name)
+        place, faces = (
+            company / "homes" / name,
+            own_faces(company / f"{name}.zip", known, Execution(cache=company / "cache")).of(name),
+        )
         for which, options in (("global", ()), ("personal", ("--personal",))):
             file = tmp_path / name / f"{which}.safetensors"
             said = done("export", place, "--stage", stage, *options, "--to", file, "--no-evaluate")
@@ -215,7 +223,7 @@ def test_a_card_at_an_office_tells_what_left_it_and_nothing_of_the_others(compan
 
 def test_an_office_enrols_and_identifies_with_its_home_and_with_what_it_exported(company: Path, tmp_path: Path) -> None:
     place, people = company / "homes" / "Oslo", tmp_path / "people"
-    faces = own_faces(company / "Oslo.zip", experiment(), company / "cache").of("Oslo").train
+    faces = own_faces(company / "Oslo.zip", experiment(), Execution(cache=company / "cache")).of("Oslo").train
     for position, label in enumerate(faces.labels.tolist()):
         folder = people / faces.identities[label]
         folder.mkdir(parents=True, exist_ok=True)

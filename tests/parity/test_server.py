@@ -17,6 +17,7 @@ from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import QuorumLost
 from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
@@ -76,9 +77,9 @@ def clients(folder: Path, dealt: list[Path], sockets: Path) -> Iterator[dict[str
     desks, threads = [], []
     places = {}
     for path in dealt:
-        member = Member(data=path, home=folder / path.stem, cache=folder / "cache")
+        member = Member(data=path, home=folder / path.stem, execution=Execution(cache=folder / "cache"))
         places[path.stem] = sockets / path.stem
-        desks.append(Desk(places[path.stem], member.host, member.notify, member.problems))
+        desks.append(Desk(places[path.stem], member.host, member.execution.notify, member.problems))
         threads.append(threading.Thread(target=desks[-1].serve))
         threads[-1].start()
     try:
@@ -101,10 +102,10 @@ def experiment() -> Experiment:
 def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     experiment: Experiment, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    materials = Materials(experiment, cache=tmp_path / "cache")
+    materials = Materials(experiment, Execution(cache=tmp_path / "cache"))
     dealt = deal(materials, tmp_path / "dealt")
     names = [path.stem for path in dealt]
-    conduct(experiment, tmp_path / "alone", cache=tmp_path / "cache")
+    conduct(experiment, tmp_path / "alone", Execution(cache=tmp_path / "cache"))
     out = tmp_path / "out"
     prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
     job, app = Plan.read(out).job.text(), generated(out / "app").app

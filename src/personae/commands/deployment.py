@@ -20,10 +20,11 @@ from personae.commands.options import (
     Unlabelled,
     Variant,
     check_device,
+    execution_of,
     handling_of,
     tell_what_leaves,
 )
-from personae.console import meter, notify
+from personae.console import notify
 from personae.deployment.plan import Conditions
 from personae.deployment.processes import require_flower
 from personae.errors import Interrupted
@@ -98,7 +99,6 @@ def join(
     require_flower()
     from personae.deployment import join as deployed
 
-    check_device(device)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     member = deployed.Member(
         data=data,
@@ -106,9 +106,7 @@ def join(
         unlabelled=unlabelled,
         public=public,
         handling=handling,
-        device=device,
-        progress=meter,
-        notify=notify,
+        execution=execution_of(device),
     )
     with contextlib.suppress(KeyboardInterrupt):
         deployed.join(server, member, certs)
@@ -142,4 +140,4 @@ def deal(
     from personae.experiment.faces import deal as deal_faces
 
     experiment = load_experiment(path, settings or []).handled(handling_of(skip_unreadable))
-    screen.paths(deal_faces(Materials(experiment, progress=meter, notify=notify), out), as_json)
+    screen.paths(deal_faces(Materials(experiment, execution_of()), out), as_json)

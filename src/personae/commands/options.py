@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperArgument
 
 from personae.console import meter, notify
-from personae.core.acceleration import OPTIMISATIONS
+from personae.core.acceleration import OPTIMISATIONS, Acceleration
 from personae.data import detection
 from personae.data.decoding import Handling
 from personae.data.readers.levels import Level
@@ -19,10 +19,12 @@ from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
 from personae.experiment.benchmarks import OPENERS, Setting, open_protocol
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.model import Model as LoadedModel
 from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning
+from personae.runtime.inprocess import STREAMS, available_cores
 
 
 def recipe_names(incomplete: str) -> list[str]:
@@ -195,6 +197,18 @@ def _enough(resamples: int) -> int:
 Resamples = Annotated[
     int, typer.Option(min=0, callback=_enough, help="Of the confidence intervals, at least 40; 0 for none.")
 ]
+
+
+def execution_of(device: str = "cpu", workers: int | None = None, without: Sequence[str] | None = None) -> Execution:
+    """What this machine gives, with everything told on screen."""
+    check_device(device)
+    return Execution(
+        workers=workers or (available_cores() if device == "cpu" else STREAMS),
+        device=device,
+        acceleration=Acceleration().without(without or []),
+        progress=meter,
+        notify=notify,
+    )
 
 
 def check_device(device: str) -> None:

@@ -21,25 +21,24 @@ from personae.commands.options import (
     Variant,
     Without,
     Workers,
-    check_device,
+    execution_of,
     handling_of,
     options_of,
     tell_what_leaves,
 )
-from personae.console import meter, notify
-from personae.core.acceleration import Acceleration
+from personae.console import notify
 from personae.errors import Interrupted, OutOfTime
 from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
-from personae.experiment.run import run_experiment
+from personae.experiment.run import run_with_report
 from personae.experiment.rundir import is_taken
 from personae.interrupts import interruptible
 from personae.report.html import write_report
 from personae.reproduce.reproduce import find_system, reproduce
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
-from personae.runtime.inprocess import STREAMS, available_cores
 
 app = typer.Typer()
 
@@ -62,7 +61,8 @@ def demo(
     experiment = load_experiment("demo")
     usual = Path("runs/demo")
     folder = out or (usual if resume else _free(usual))
-    _execute(experiment, folder, resume=resume, workers=workers, hint=f"personae demo --out {folder} --resume")
+    execution = execution_of(workers=workers)
+    _execute(experiment, folder, execution, resume=resume, hint=f"personae demo --out {folder} --resume")
 
 
 @app.command()
@@ -86,28 +86,18 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment."""
-    acceleration = Acceleration().without(without or [])
+    execution = execution_of(device, workers, without)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:
-        count = _workers(workers, device)
-        screen.forecast(forecast(Materials(experiment, count, meter, notify=notify), count), as_json)
+        screen.forecast(forecast(Materials(experiment, execution)), as_json)
         return
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     hint += options_of(handling)
-    _execute(
-        experiment,
-        folder,
-        resume=resume,
-        workers=workers,
-        device=device,
-        acceleration=acceleration,
-        as_json=as_json,
-        hint=hint,
-    )
+    _execute(experiment, folder, execution, resume=resume, as_json=as_json, hint=hint)
 
 
 @app.command(name="reproduce")
@@ -141,7 +131,7 @@ def reproduce_claims(
             claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
-            runner=Runner(_workers(workers, device), device, progress=meter, notify=notify, deadline=deadline),
+            runner=Runner(execution_of(device, workers), deadline),
             notify=notify,
         )
     except (KeyboardInterrupt, OutOfTime) as stop:
@@ -159,34 +149,12 @@ def report(
 
 
 def _execute(
-    experiment: Experiment,
-    out: Path,
-    *,
-    resume: bool = False,
-    workers: int | None = None,
-    device: str = "cpu",
-    acceleration: Acceleration | None = None,
-    as_json: bool = False,
-    hint: str,
+    experiment: Experiment, out: Path, execution: Execution, *, resume: bool, as_json: bool = False, hint: str
 ) -> None:
     tell_what_leaves(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
-        result = run_experiment(
-            experiment,
-            out,
-            resume=resume,
-            workers=_workers(workers, device),
-            device=device,
-            acceleration=acceleration,
-            progress=meter,
-            notify=notify,
-        )
+        result = run_with_report(experiment, out, execution, resume=resume)
         screen.models(out, result.report, as_json)
-
-
-def _workers(asked: int | None, device: str) -> int:
-    check_device(device)
-    return asked or (available_cores() if device == "cpu" else STREAMS)
 
 
 def _free(wanted: Path) -> Path:

@@ -28,12 +28,12 @@ from personae.deployment.processes import free_port, program, start, stop
 from personae.deployment.signature import UNKNOWN, signed
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces, public_faces, public_source
 from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
 from personae.files import hold, private_folder
 from personae.privacy.disclosure import leaves, warning
-from personae.progress import Progress, silent, unheard
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
 
@@ -52,14 +52,11 @@ class Member:
     unlabelled: bool = False  # whether nobody says who is on its faces
     public: Path | None = None  # its copy of the public faces, where the experiment has such
     handling: Handling = field(default_factory=Handling)  # of images that are not aligned faces, or no images
-    device: str = "cpu"
-    cache: Path | None = None
-    progress: Progress = silent
-    notify: Callable[[str], None] = unheard
+    execution: Execution = field(default_factory=Execution)
 
     @property
     def problems(self) -> ProblemLog:
-        return ProblemLog(self.home / PROBLEMS, self.notify)
+        return ProblemLog(self.home / PROBLEMS, self.execution.notify)
 
     def host(self, job: Job) -> OwnHost:
         """All that a run needs here, opened."""
@@ -69,9 +66,7 @@ class Member:
         faces = own_faces(
             self.data,
             experiment,
-            self.cache,
-            self.progress,
-            self.notify,
+            self.execution,
             unlabelled=self.unlabelled,
             **self.handling,
         )
@@ -84,11 +79,11 @@ class Member:
             faces=faces.held.faces.fingerprint,
             public=str(self.public.absolute()) if self.public else None,
             begun=now(),
-            environment=environment(self.device, 0, Acceleration()),
+            environment=environment(self.execution.device, 0, Acceleration()),
         )
         own.write()
         federation = own.federation(faces, self._public(experiment))
-        return OwnHost(own, federation, self.device, problems=self.problems)
+        return OwnHost(own, federation, self.execution.device, problems=self.problems)
 
     def leaving(self, job: Job, stage: str, message: Message) -> None:
         """Write down what leaves in a run that could not be opened here."""
@@ -107,7 +102,7 @@ class Member:
         source = public_source(experiment, self.public, self.handling)
         if source is None:
             return None
-        faces = public_faces(experiment, source, self.cache, self.progress, self.notify)
+        faces = public_faces(experiment, source, self.execution)
         shared = SharedFaces(faces.samples(), self.home / "public")
         shared.clear()
         return shared
@@ -117,9 +112,9 @@ class Member:
         for stage in experiment.recipe:
             if stage.algorithm.federated:
                 kinds = ", ".join(leaves(stage.algorithm))
-                self.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {kinds}")
+                self.execution.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {kinds}")
             if text := warning(stage.algorithm):
-                self.notify(f"stage {stage.name}: {text}")
+                self.execution.notify(f"stage {stage.name}: {text}")
 
 
 def join(server: str, member: Member, certs: Path) -> None:
@@ -138,7 +133,7 @@ def join(server: str, member: Member, certs: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
             path = Path(folder) / "desk"
             obstacle = partial(_obstacle, host, port, authority, key)
-            with closing(Desk(path, member.host, member.notify, member.problems, member.leaving)) as desk:
+            with closing(Desk(path, member.host, member.execution.notify, member.problems, member.leaving)) as desk:
                 threading.Thread(target=desk.serve, name="desk", daemon=True).start()
                 _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
     finally:
@@ -154,7 +149,7 @@ def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], s
                 reason = _connect(command, member, log)
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
-            member.notify(f"{reason}; the next attempt is in {pause:g} seconds")
+            member.execution.notify(f"{reason}; the next attempt is in {pause:g} seconds")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -163,7 +158,7 @@ def _connect(command: list[str], member: Member, log: IO[bytes]) -> str:
     """For as long as it lasts; gives the reason why it does no longer."""
     from_here = log.tell()
     child = start([*command, "--port", str(free_port())], member.home / "flower", log)
-    member.notify("connecting")
+    member.execution.notify("connecting")
     try:
         child.wait()
     finally:

@@ -76,23 +76,24 @@ def serve(
     require_secret(needed(certs, "ca.crt", "server.crt", "server.key")[2])
     keys, conditions = enrolled(certs), conditions or Conditions()
     with _alone(out):
-        _serve(experiment, out, certs, keys, host, port, conditions, resume, notify)
+        if not resume and Plan.is_in(out) and not has_begun(out):
+            notify(f"{out}: the run that was begun here completed no round; a new one takes its place")
+        prepare(experiment, out, list(keys), conditions, resume=resume)
+        _tell(experiment, notify)
+        with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
+            notify(f"waiting at {host}:{port} for {', '.join(keys)}")
+            try:
+                ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
+            finally:
+                end_leftovers(out / "flower")
+                traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
+                write_text(out / "traffic.json", json.dumps(traffic, indent=1) + "\n")
+    if ended["code"]:
+        raise _ERRORS.get(ended["code"], PersonaeError)(ended["error"])
 
 
-def _serve(
-    experiment: Experiment,
-    out: Path,
-    certs: Path,
-    keys: Mapping[str, Path],
-    host: str,
-    port: int,
-    conditions: Conditions,
-    resume: bool,
-    notify: Notify,
-) -> None:
-    if not resume and Plan.is_in(out) and not has_begun(out):
-        notify(f"{out}: the run that was begun here completed no round; a new one takes its place")
-    prepare(experiment, out, list(keys), conditions, resume=resume)
+def _tell(experiment: Experiment, notify: Notify) -> None:
+    """What is otherwise than in one place."""
     if experiment.evaluation.personalized is not None:
         notify("evaluation.personalized is left out: it takes everybody's test faces in one place")
     if experiment.data.public is not None and experiment.data.public.source != SYNTHETIC:
@@ -101,16 +102,6 @@ def _serve(
         ]
         if needing:
             notify(f"every client needs its own copy of the public faces in {', '.join(needing)}: join with --public")
-    with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
-        notify(f"waiting at {host}:{port} for {', '.join(keys)}")
-        try:
-            ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
-        finally:
-            end_leftovers(out / "flower")
-            traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
-            write_text(out / "traffic.json", json.dumps(traffic, indent=1) + "\n")
-    if ended["code"]:
-        raise _ERRORS.get(ended["code"], PersonaeError)(ended["error"])
 
 
 @contextmanager

@@ -8,17 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from personae.core.acceleration import Acceleration
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
-from personae.experiment.evaluator import evaluator_of
+from personae.experiment.assembly import engine_of, federation_of
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
-from personae.experiment.run import initial_weights
 from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
-from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.engine import Engine
-from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.federation import ClientFaces
 from personae.runtime.flower import Grid, GridTransport
 
 
@@ -57,38 +54,25 @@ def conduct(grid: Grid, out: Path) -> None:
     experiment, conditions, coding = plan.job.parsed(), plan.conditions, plan.job.coder()
     run = RunDirectory.reopen(out, experiment.resolved())
     try:
-        materials = Materials(experiment)
-        federation = Federation(
-            seed=experiment.seed,
-            recipe=experiment.recipe,
-            network=experiment.network,
-            holdings=Absent(plan.clients, newcomers(experiment, plan.clients)),
-            private=out / "private",
-            evaluator=evaluator_of(experiment),
-            mirror=experiment.evaluation.mirror,
-            source=experiment.partition.source or None,
-        )
-        layout = federation.backbone().layout
+        execution = Execution(device=conditions.device, notify=partial(_notify, out))
+        materials = Materials(experiment, execution)
+        holdings = Absent(plan.clients, newcomers(experiment, plan.clients))
+        federation = federation_of(experiment, holdings, out / "private")
         transport = GridTransport(
             federation, grid, deadline=conditions.deadline, coding=coding, max_bytes=conditions.max_bytes
         )
-        notify = partial(_notify, out)
         for name in transport.gather(plan.clients, conditions.wait):
-            notify(f"{name} has not connected; the run goes on without it until it does")
-        Engine(
-            federation=federation,
-            transport=transport,
-            checkpoints=Checkpoints(out / "checkpoints", _digest(plan, materials), experiment.recipe, layout),
-            journal=run,
-            scratch=out / "scratch",
-            initial=initial_weights(experiment, layout),
-            public=materials.public.samples() if materials.public else None,
+            execution.notify(f"{name} has not connected; the run goes on without it until it does")
+        engine_of(
+            experiment,
+            federation,
+            transport,
+            run,
+            _digest(plan, materials),
+            execution,
             benchmarks=materials.heldout_benchmarks(),
-            firewall=experiment.firewall,
+            public=materials.public.samples() if materials.public else None,
             coding=coding,
-            device=conditions.device,
-            threads=experiment.threads,
-            notify=notify,
         ).run()
     finally:
         run.close()
@@ -96,7 +80,7 @@ def conduct(grid: Grid, out: Path) -> None:
 
 def _digest(plan: Plan, materials: Materials) -> str:
     """Of everything that determines the result and that the server knows."""
-    parts = [materials.digest(Acceleration(), private=False), plan.job.run, *plan.clients, plan.job.coding]
+    parts = [materials.digest(private=False), plan.job.run, *plan.clients, plan.job.coding]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

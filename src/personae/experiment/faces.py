@@ -15,10 +15,10 @@ from personae.data.clients import PartitionedFaces
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
 from personae.experiment.sources import SYNTHETIC, Source
-from personae.progress import Notify, Progress, silent, unheard
 from personae.runtime.federation import ClientFaces
 
 _OWN = "own"
@@ -50,9 +50,7 @@ class OwnFaces:
 def own_faces(
     path: Path,
     experiment: Experiment,
-    cache: Path | None = None,
-    progress: Progress = silent,
-    notify: Notify = unheard,
+    execution: Execution,
     *,
     unlabelled: bool = False,
     **handling: Unpack[Handling],
@@ -68,9 +66,9 @@ def own_faces(
         path,
         height=network.height,
         width=network.width,
-        cache=cache,
-        progress=progress,
-        notify=notify,
+        cache=execution.cache,
+        progress=execution.progress,
+        notify=execution.notify,
         unlabelled=unlabelled,
         **handling,
     )
@@ -102,16 +100,10 @@ def public_source(experiment: Experiment, copy: Path | None, handling: Handling)
     return Source.model_validate(limits | {"source": str(copy)}).handled(handling)
 
 
-def public_faces(
-    experiment: Experiment,
-    source: Source,
-    cache: Path | None = None,
-    progress: Progress = silent,
-    notify: Notify = unheard,
-) -> FaceSet:
+def public_faces(experiment: Experiment, source: Source, execution: Execution) -> FaceSet:
     data = experiment.data.model_copy(update={"public": source})
     with_these = experiment.model_copy(update={"data": data})
-    faces = Materials(with_these, progress=progress, cache=cache, notify=notify).public
+    faces = Materials(with_these, execution).public
     assert faces is not None
     return faces
 

@@ -45,8 +45,8 @@ class Forecast:
     stages: list[StageForecast]
 
 
-def forecast(materials: Materials, workers: int) -> Forecast:
-    experiment = materials.experiment
+def forecast(materials: Materials) -> Forecast:
+    experiment, workers = materials.experiment, materials.execution.workers
     materials.benchmarks()  # what cannot be evaluated is said before anything runs
     summary = materials.partition.summary(materials.private)
     trainers = [holding for holding in summary if not holding.new]

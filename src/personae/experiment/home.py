@@ -21,8 +21,8 @@ from personae.core.stage import Stage
 from personae.core.wire import Packet
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
+from personae.experiment.assembly import federation_of
 from personae.experiment.config import Experiment, parse_experiment
-from personae.experiment.evaluator import evaluator_of
 from personae.files import write_bytes, write_text
 from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation, Holdings
@@ -137,18 +137,7 @@ class OwnRun:
 
     def federation(self, holdings: Holdings, public: SharedFaces | None) -> Federation:
         """What this client knows of it, with its faces."""
-        experiment = self.experiment
-        return Federation(
-            seed=experiment.seed,
-            recipe=experiment.recipe,
-            network=experiment.network,
-            holdings=holdings,
-            private=self.folder,
-            evaluator=evaluator_of(experiment),
-            mirror=experiment.evaluation.mirror,
-            source=experiment.partition.source or None,
-            public=public,
-        )
+        return federation_of(self.experiment, holdings, self.folder, public=public)
 
     # ------------------------------------------------------------------------------------------ what the server sent
 

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from personae.core.acceleration import Acceleration
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.faces import Rows
@@ -19,8 +18,8 @@ from personae.evaluation.pairs import Pairs
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.sources import SYNTHETIC, Source
-from personae.progress import Notify, Progress, silent, unheard
 
 RESAMPLES, MOST_RESAMPLED = 200, 10_000
 
@@ -30,10 +29,7 @@ class Materials:
     """The faces of an experiment, read or rendered, and divided among the clients."""
 
     experiment: Experiment
-    workers: int = 1
-    progress: Progress = silent
-    cache: Path | None = None
-    notify: Notify = unheard
+    execution: Execution = field(default_factory=Execution)
 
     @cached_property
     def public(self) -> FaceSet | None:
@@ -96,7 +92,7 @@ class Materials:
         whole = {} if parts else {"heldout": self.heldout.samples()}
         return whole | {f"heldout/{name}": self.heldout.samples(rows) for name, rows in parts.items()}
 
-    def digest(self, acceleration: Acceleration, *, private: bool = True) -> str:
+    def digest(self, *, private: bool = True) -> str:
         """Of everything that determines the result: a checkpoint of another digest is not this run's.
 
         Not `private`, of what a server has that does not know the faces of its clients.
@@ -105,6 +101,7 @@ class Materials:
         parts = [faces.fingerprint for faces in sets if faces is not None]
         if self.experiment.weights is not None:
             parts.append(hashlib.sha256(Path(self.experiment.weights).read_bytes()).hexdigest())
+        acceleration = self.execution.acceleration
         if not acceleration.channels_last:
             parts.append("channels first")  # the momenta in a checkpoint are in another order
         if not acceleration.prelu:
@@ -126,9 +123,9 @@ class Materials:
                 Path(source.source),
                 height=network.height,
                 width=network.width,
-                cache=self.cache,
-                progress=self.progress,
-                notify=self.notify,
+                cache=self.execution.cache,
+                progress=self.execution.progress,
+                notify=self.execution.notify,
                 skip_unreadable=source.skip_unreadable,
                 crop=source.crop,
                 unlabelled=source.unlabelled,
@@ -150,9 +147,9 @@ class Materials:
             domain=source.domain,
             seed=self.experiment.seed if source.seed is None else source.seed,
             size=network.height,
-            cache=self.cache,
-            progress=self.progress,
-            workers=self.workers,
+            cache=self.execution.cache,
+            progress=self.execution.progress,
+            workers=self.execution.workers,
         )
         return without_labels(faces) if source.unlabelled else faces
 

@@ -15,16 +15,16 @@ from personae.core.algorithm import ClientInfo
 from personae.core.embedder import Embedder
 from personae.core.samples import Samples
 from personae.errors import ConfigError, DataError
+from personae.experiment.assembly import checkpoints_of, federation_of
 from personae.experiment.config import parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import OwnFaces, own_faces, public_faces, public_source
 from personae.experiment.home import OwnRun
 from personae.experiment.materials import Materials
-from personae.experiment.run import federation_of
 from personae.models import Network
 from personae.parts.embedding import BackboneEmbedder
 from personae.progress import Progress, silent
 from personae.report.records import is_networked, read_run
-from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.federation import ClientFaces
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import torch_threads
@@ -47,18 +47,18 @@ def personal_weights(
             "there it is had with: personae export HOME --personal --to FILE"
         )
     experiment = parse_experiment(content.config, str(run / "config.json"))
-    materials = Materials(experiment, progress=progress, cache=cache)
+    speed = Acceleration(**content.environment.get("acceleration", {}))
+    materials = Materials(experiment, Execution(acceleration=speed, progress=progress, cache=cache))
     if client not in materials.clients.clients:
         raise ConfigError(f"{run}: no client is called {client!r}; there are {', '.join(materials.clients.clients)}")
-    speed = Acceleration(**content.environment.get("acceleration", {}))
     # Features of public faces, if any are asked for, go to a folder that nobody else uses.
     with tempfile.TemporaryDirectory() as scratch, torch_threads(1):  # a client works with one thread
         public = None if materials.public is None else SharedFaces(materials.public.samples(), Path(scratch))
-        federation = federation_of(materials, run, speed, public)
+        holdings = materials.clients
+        federation = federation_of(experiment, holdings, run / "private", acceleration=speed, public=public)
         host = ClientHost(federation)
-        recipe = experiment.recipe
-        checkpoints = Checkpoints(run / "checkpoints", materials.digest(speed), recipe, host.backbone.layout)
-        chosen = next(each for each in recipe if each.name == stage)
+        checkpoints = checkpoints_of(experiment, run, materials.digest(), speed)
+        chosen = next(each for each in experiment.recipe if each.name == stage)
         info = ClientInfo(client, materials.clients.clients.index(client), client == federation.source)
         down = chosen.algorithm.send(checkpoints.finished(stage), info)
         embedder = host.personal(Request("evaluate", stage, chosen.rounds, info, down))
@@ -96,7 +96,8 @@ def faces_of(own: OwnRun, data: str | Path | None, cache: Path | None = None, pr
     place = Path(data or own.data)
     if not place.exists():
         raise DataError(f"{place}: this client's faces are not here any more; say where they are with --data")
-    found = own_faces(place, own.experiment, cache, progress, unlabelled=own.unlabelled, **own.handling)
+    execution = Execution(cache=cache, progress=progress)
+    found = own_faces(place, own.experiment, execution, unlabelled=own.unlabelled, **own.handling)
     if found.held.faces.fingerprint != own.faces:
         raise DataError(
             f"{place}: these are not the faces that this client had in {own.title}: some were added, removed or "
@@ -109,7 +110,8 @@ def _public(own: OwnRun, scratch: Path, cache: Path | None, progress: Progress) 
     source = public_source(own.experiment, Path(own.public) if own.public else None, own.handling)
     if source is None:
         return None
-    samples = _Later(lambda: public_faces(own.experiment, source, cache, progress).samples())
+    execution = Execution(cache=cache, progress=progress)
+    samples = _Later(lambda: public_faces(own.experiment, source, execution).samples())
     return SharedFaces(cast(Samples, samples), scratch)
 
 

@@ -10,20 +10,17 @@ from personae.console import meter as shown_progress
 from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
 from personae.core.events import Event
-from personae.core.layout import Layout
-from personae.core.payload import ModelState
 from personae.data import Split
+from personae.experiment.assembly import engine_of, federation_of, initial_weights
 from personae.experiment.config import Experiment, load_experiment
-from personae.experiment.evaluator import benchmarks_of, evaluator_of
+from personae.experiment.evaluator import benchmarks_of
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
-from personae.models import load_weights
 from personae.progress import Progress, silent, unheard
 from personae.report.html import write_report
-from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Engine
-from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.problems import PROBLEMS
 from personae.runtime.public import SharedFaces
@@ -54,39 +51,37 @@ def run_experiment(
         notify = notify or (shown_notices if progress else unheard)
         progress = shown_progress if progress else silent
 
+    execution = Execution(
+        workers=workers,
+        device=device,
+        acceleration=acceleration or Acceleration(),
+        cache=None if cache is None else Path(cache),
+        progress=progress,
+        notify=notify or unheard,
+    )
+    return run_with_report(experiment, Path(out), execution, resume=resume, callbacks=callbacks)
+
+
+def run_with_report(
+    experiment: Experiment, out: Path, execution: Execution, *, resume: bool = False, callbacks: Sequence[Callback] = ()
+) -> RunResult:
     def listen(event: Event) -> None:
         for callback in callbacks:
             callback(event)
 
     with contextlib.suppress(StopRun):
-        conduct(
-            experiment,
-            Path(out),
-            resume=resume,
-            workers=workers,
-            device=device,
-            acceleration=acceleration,
-            cache=None if cache is None else Path(cache),
-            progress=progress,
-            notify=notify or unheard,
-            listen=listen,
-        )
-    write_report(Path(out))
+        conduct(experiment, out, execution, resume=resume, listen=listen)
+    write_report(out)
     return RunResult(out)
 
 
 def conduct(
     experiment: Experiment,
     out: Path,
+    execution: Execution | None = None,
     *,
     begin: Path | None = None,
     resume: bool = False,
-    workers: int = 1,
-    device: str = "cpu",
-    acceleration: Acceleration | None = None,
-    cache: Path | None = None,
-    progress: Progress = silent,
-    notify: Callable[[str], None] = unheard,
     listen: Callable[[Event], None] = unheard,
 ) -> None:
     """Run it without a report.
@@ -94,44 +89,43 @@ def conduct(
     `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
     it ended with is taken over to the bit, and only the last stage runs here.
     """
+    execution = execution or Execution()
+    workers, device, speed = execution.workers, execution.device, execution.acceleration
     experiment.require_private()
     config, recipe = experiment.resolved(), experiment.recipe
-    speed = acceleration or Acceleration()
-    layout = Layout.of(experiment.network.layout(), channels_last=speed.channels_last)
-    initial = initial_weights(experiment, layout)
+    initial_weights(experiment, speed)  # if they cannot be read, no folder is begun
     run = RunDirectory.open(out, config, recipe, environment(device, workers, speed), resume=resume)
     try:
-        materials = Materials(experiment, workers, progress, cache, notify)
+        materials = Materials(experiment, execution)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
-        federation = federation_of(materials, out, speed, public)
-        checkpoints = Checkpoints(out / "checkpoints", materials.digest(speed), recipe, layout)
-        if begin is not None and checkpoints.latest() is None:
-            if (begin / "private").is_dir():
-                others = shutil.ignore_patterns(PROBLEMS)  # what failed there
-                shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True, ignore=others)
-            checkpoints.inherit(begin / "checkpoints", recipe[-2])
+        federation = federation_of(
+            experiment,
+            materials.clients,
+            out / "private",
+            acceleration=speed,
+            public=public,
+            benchmarks=benchmarks_of(materials) if experiment.evaluation.personal_benchmarks else None,
+        )
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         if public:
             public.clear()  # what a run that was killed may have left behind half written
-        transport = local_transport(federation, workers, device, notify)
+        transport = local_transport(federation, workers, device, execution.notify)
         try:
-            Engine(
-                federation=federation,
-                transport=transport,
-                checkpoints=checkpoints,
-                journal=run,
-                scratch=out / "scratch",
-                initial=initial,
+            engine = engine_of(
+                experiment,
+                federation,
+                transport,
+                run,
+                materials.digest(),
+                execution,
+                benchmarks=materials.benchmarks(),
                 public=public.samples if public else None,
                 pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
-                benchmarks=materials.benchmarks(),
-                firewall=experiment.firewall,
-                device=device,
-                threads=experiment.threads,
-                progress=progress,
-                notify=notify,
                 listen=listen,
-            ).run()
+            )
+            if begin is not None and engine.checkpoints.latest() is None:
+                _inherit(engine, begin, out)
+            engine.run()
         finally:
             transport.close()
             if public:
@@ -140,29 +134,9 @@ def conduct(
         run.close()
 
 
-def federation_of(
-    materials: Materials, run: Path, acceleration: Acceleration, public: SharedFaces | None
-) -> Federation:
-    """What every process of a run in the folder `run` knows."""
-    experiment = materials.experiment
-    return Federation(
-        seed=experiment.seed,
-        recipe=experiment.recipe,
-        network=experiment.network,
-        holdings=materials.clients,
-        private=run / "private",
-        evaluator=evaluator_of(experiment),
-        benchmarks=benchmarks_of(materials) if experiment.evaluation.personal_benchmarks else None,
-        mirror=experiment.evaluation.mirror,
-        source=materials.partition.source,
-        acceleration=acceleration,
-        public=public,
-    )
-
-
-def initial_weights(experiment: Experiment, layout: Layout) -> ModelState | None:
-    """The weights that the experiment names, as the backbone's state."""
-    if experiment.weights is None:
-        return None
-    _, weights = load_weights(Path(experiment.weights), experiment.network)
-    return ModelState(layout, layout.flatten({name: weights[name] for name in layout.names}))
+def _inherit(engine: Engine, begin: Path, out: Path) -> None:
+    """What the server and the clients had at the end of another run."""
+    if (begin / "private").is_dir():
+        others = shutil.ignore_patterns(PROBLEMS)  # what failed there
+        shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True, ignore=others)
+    engine.checkpoints.inherit(begin / "checkpoints", engine.federation.recipe[-2])

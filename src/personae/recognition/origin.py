@@ -10,6 +10,7 @@ from personae.core.samples import Samples, is_labelled
 from personae.errors import DataError
 from personae.evaluation.protocols import Benchmark, EvaluationProtocol
 from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.home import OwnRun, is_home, own_run
 from personae.experiment.materials import Materials
 from personae.experiment.model import finished_stage
@@ -59,7 +60,7 @@ class OfRun(Origin):
         self, fars: Sequence[float], resamples: int, progress: Progress, notify: Notify
     ) -> list[EvaluationProtocol]:
         """The run's own; one client's model has nothing to do with the faces of the others."""
-        materials = Materials(self.experiment, progress=progress)
+        materials = Materials(self.experiment, Execution(progress=progress))
         found = materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks()
         if not found:
             notify("not evaluated: the experiment has no held-out faces; name some with --on")

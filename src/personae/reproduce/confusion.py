@@ -16,6 +16,7 @@ from personae.core.embedder import embed
 from personae.core.layer import innermost
 from personae.core.layout import Layout
 from personae.errors import DataError
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
 from personae.reproduce.claims import Pictures
@@ -75,7 +76,7 @@ def crowd_of(outcome: Outcome) -> Crowd:
 
 
 def _crowd_of(outcome: Outcome) -> Crowd:
-    materials = Materials(outcome.experiment, cache=outcome.cache)
+    materials = Materials(outcome.experiment, Execution(cache=outcome.cache))
     stage = outcome.experiment.recipe[-1]
     mirror = outcome.experiment.evaluation.mirror
     embedder = load_model(outcome.folder, stage.name, mirror=mirror, device=outcome.device).embedder

@@ -8,10 +8,10 @@ from typing import Any
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.layer import innermost, layered
+from personae.experiment.assembly import checkpoints_of, federation_of
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
-from personae.experiment.run import federation_of
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
-from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import torch_threads
 from personae.runtime.transport import Request
@@ -28,15 +28,14 @@ def evaluated_again(label: str, variant: str, metric: str, **options: Any) -> Qu
 
 
 def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator[float]:
-    materials = Materials(outcome.experiment, cache=outcome.cache)
-    speed = Acceleration(**outcome.run.environment.get("acceleration", {}))
-    federation = federation_of(materials, outcome.folder, speed, None)
+    speed, experiment = Acceleration(**outcome.run.environment.get("acceleration", {})), outcome.experiment
+    materials = Materials(experiment, Execution(acceleration=speed, cache=outcome.cache))
+    federation = federation_of(experiment, materials.clients, outcome.folder / "private", acceleration=speed)
     *before, last = federation.recipe
     settled: Any = replace(innermost(last.algorithm), **options)  # type: ignore[type-var]
     algorithm = layered(settled, *last.layers)
     host = ClientHost(replace(federation, recipe=(*before, replace(last, algorithm=algorithm))), outcome.device)
-    layout, digest = host.backbone.layout, materials.digest(speed)
-    state = Checkpoints(outcome.folder / "checkpoints", digest, federation.recipe, layout).finished(last.name)
+    state = checkpoints_of(experiment, outcome.folder, materials.digest(), speed).finished(last.name)
     for index, client in enumerate(materials.clients.clients):
         info = ClientInfo(client, index, client == federation.source)
         personal = host.personal(Request("evaluate", last.name, last.rounds, info, algorithm.send(state, info)))

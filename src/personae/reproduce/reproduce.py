@@ -87,7 +87,9 @@ def reproduce(
 
     outcomes: dict[int, Outcomes] = {
         seed: {
-            name: Outcome(experiments[name].model_copy(update={"seed": seed}), out / "runs" / folder, runner.cache)
+            name: Outcome(
+                experiments[name].model_copy(update={"seed": seed}), out / "runs" / folder, runner.execution.cache
+            )
             for name, folder in of_seed.items()
             if folder not in failed
         }

@@ -6,9 +6,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,11 +18,12 @@ import torch
 
 from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.experiment.sources import Source
 from personae.interrupts import deaf_children
-from personae.progress import Progress, silent, unheard
+from personae.progress import unheard
 from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
 from personae.runtime.inprocess import available_cores
@@ -30,16 +31,12 @@ from personae.runtime.inprocess import available_cores
 
 @dataclass(frozen=True)
 class Runner:
-    """`workers` runs go on at a time, each with one thread; the figures do not depend on how many.
+    """As many runs as there are workers go on at a time, each with one thread; the figures do not depend on how many.
 
     After `deadline`, by the clock `time.monotonic`, what is running is cut off after its last completed round.
     """
 
-    workers: int = 1
-    device: str = "cpu"
-    cache: Path | None = None
-    progress: Progress = silent
-    notify: Callable[[str], None] = unheard
+    execution: Execution = field(default_factory=Execution)
     deadline: float | None = None
 
     def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
@@ -49,24 +46,26 @@ class Runner:
         left = [job for job in jobs if job.folder not in finished]
         if left:
             done = [job for job in jobs if job.folder in finished]
-            self.notify(estimate(left, done, out, self.workers, self.device))
+            self.execution.notify(estimate(left, done, out, self.execution.workers, self.execution.device))
         self._render(left)
         failed: dict[str, str] = {}
-        with self.progress("experiments", len(left), "runs") as advance:
+        with self.execution.progress("experiments", len(left), "runs") as advance:
             for job, problem in self._results(left, finished, out):
                 advance(1)
                 if problem is not None:
                     failed[job.folder] = problem
-                    self.notify(f"{job.folder}: {problem}")
+                    self.execution.notify(f"{job.folder}: {problem}")
         return failed
 
     def _render(self, jobs: Sequence[Job]) -> None:
         """Faces are read or rendered before the runs start, so that no two runs do the same."""
         seen = set()
-        workers = self.workers if self.device == "cpu" else available_cores()
+        rendering = self.execution
+        if rendering.device != "cpu":
+            rendering = replace(rendering, workers=available_cores())
         for job in jobs:
             data = job.experiment.data
-            materials = Materials(job.experiment, workers, self.progress, self.cache)
+            materials = Materials(job.experiment, replace(rendering, notify=unheard))
             for name in ("public", "private", "heldout"):
                 source: Source | None = getattr(data, name)
                 key = (source and source.model_dump_json(), job.experiment.seed, job.experiment.network)
@@ -77,8 +76,9 @@ class Runner:
     def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[tuple[Job, str | None]]:
         """Each job as it ends, with what went wrong in it; a job is begun when what it begins with is there."""
         # A run in this process could not be cut off.
-        alone = (self.workers == 1 or len(jobs) < 2) and self.deadline is None
-        crew: Crew = Here() if alone else Processes(min(self.workers, len(jobs)))
+        workers = self.execution.workers
+        alone = (workers == 1 or len(jobs) < 2) and self.deadline is None
+        crew: Crew = Here() if alone else Processes(min(workers, len(jobs)))
         waiting, failed = list(jobs), set[str]()
         try:
             while waiting or crew.busy:
@@ -91,7 +91,7 @@ class Runner:
                     raise OutOfTime("the time is spent")
                 for job in ready[: crew.free]:
                     waiting.remove(job)
-                    crew.start(job, out, self.device, self.cache)
+                    crew.start(job, out, self.execution)
                 if not crew.busy:
                     continue
                 ended = crew.wait(self.deadline)
@@ -116,8 +116,8 @@ class Here:
     def busy(self) -> bool:
         return self._next is not None
 
-    def start(self, job: Job, out: Path, device: str, cache: Path | None) -> None:
-        self._next = job, _message(job, out, device, cache)
+    def start(self, job: Job, out: Path, execution: Execution) -> None:
+        self._next = job, _message(job, out, execution)
 
     def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:  # noqa: ARG002
         assert self._next is not None
@@ -151,11 +151,11 @@ class Processes:
     def free(self) -> int:
         return len(self._processes) - len(self._jobs)
 
-    def start(self, job: Job, out: Path, device: str, cache: Path | None) -> None:
+    def start(self, job: Job, out: Path, execution: Execution) -> None:
         connection = next(connection for connection in self._processes if connection not in self._jobs)
         self._jobs[connection] = job
         with suppress(BrokenPipeError, ConnectionResetError):  # it is gone, as `wait` will find
-            connection.send_bytes(_message(job, out, device, cache).encode())
+            connection.send_bytes(_message(job, out, execution).encode())
 
     def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:
         """The next job that ends, or None where none does before the deadline."""
@@ -195,14 +195,14 @@ Crew = Here | Processes
 _ERRORS: dict[str, type[PersonaeError]] = {kind.__name__: kind for kind in PersonaeError.__subclasses__()}
 
 
-def _message(job: Job, out: Path, device: str, cache: Path | None) -> str:
+def _message(job: Job, out: Path, execution: Execution) -> str:
     return json.dumps(
         {
             "experiment": job.experiment.model_dump_json(exclude_unset=True),
             "out": str(out / job.folder),
             "begin": None if job.begin is None else str(out / job.begin),
-            "device": device,
-            "cache": None if cache is None else str(cache),
+            "device": execution.device,
+            "cache": None if execution.cache is None else str(execution.cache),
         }
     )
 
@@ -213,10 +213,9 @@ def _perform(order: dict[str, Any]) -> str | None:
         conduct(
             Experiment.model_validate_json(order["experiment"]),
             Path(order["out"]),
+            Execution(device=order["device"], cache=None if order["cache"] is None else Path(order["cache"])),
             begin=None if order["begin"] is None else Path(order["begin"]),
             resume=True,
-            device=order["device"],
-            cache=None if order["cache"] is None else Path(order["cache"]),
         )
     except (Diverged, QuorumLost) as error:
         return str(error)

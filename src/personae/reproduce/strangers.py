@@ -4,6 +4,7 @@ from personae.core.embedder import embed
 from personae.data import FaceSet
 from personae.evaluation.distractors import among_distractors
 from personae.experiment.config import Experiment
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
@@ -34,7 +35,7 @@ def _rank_one(outcome: Outcome) -> float:
 
 
 def _heldout(experiment: Experiment, outcome: Outcome) -> FaceSet:
-    faces = Materials(experiment, cache=outcome.cache).heldout
+    faces = Materials(experiment, Execution(cache=outcome.cache)).heldout
     assert faces is not None  # recipes that are reproduced have some
     return faces
 

@@ -18,6 +18,7 @@ from personae.data import Split
 from personae.data.clients import PartitionedFaces
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
@@ -290,7 +291,7 @@ EXPERIMENT = {
 
 
 def test_people_are_evaluated_domain_by_domain(faces_cache: Path):
-    materials = Materials(parse_experiment(EXPERIMENT, "test"), cache=faces_cache)
+    materials = Materials(parse_experiment(EXPERIMENT, "test"), Execution(cache=faces_cache))
     benchmarks = {benchmark.name: benchmark for benchmark in materials.benchmarks()}
     assert list(benchmarks) == ["heldout/door", "heldout/studio", "private", "private/door", "private/studio"]
     parts = [len(benchmarks[f"private/{name}"].samples) for name in ("door", "studio")]
@@ -304,8 +305,8 @@ def test_people_are_evaluated_domain_by_domain(faces_cache: Path):
 
 
 def test_a_forecast_counts_the_clients_of_a_stage(faces_cache: Path):
-    materials = Materials(parse_experiment(EXPERIMENT, "test"), cache=faces_cache)
-    stages = {stage.name: stage for stage in forecast(materials, 1).stages}
+    materials = Materials(parse_experiment(EXPERIMENT, "test"), Execution(cache=faces_cache))
+    stages = {stage.name: stage for stage in forecast(materials).stages}
     assert (stages["pretrain"].clients_per_round, stages["cluster"].clients_per_round) == (1, 2)
     train = {holding.client: holding.train for holding in materials.partition.summary(materials.private)}
     targets = train["door-000"] + train["door-001"]
@@ -315,7 +316,7 @@ def test_a_forecast_counts_the_clients_of_a_stage(faces_cache: Path):
     assert stages["scratch"].leaves == ["the faces themselves, to one place"]
     lost = {**EXPERIMENT, "partition": {"by": "equal", "clients": 2}}
     with pytest.raises(ConfigError, match="stage pretrain: clients = 'source'"):
-        forecast(Materials(parse_experiment(lost, "test"), cache=faces_cache), 1)
+        forecast(Materials(parse_experiment(lost, "test"), Execution(cache=faces_cache)))
 
 
 def test_a_forecast_counts_the_images_that_the_server_itself_trains_on(faces_cache: Path):
@@ -324,8 +325,10 @@ def test_a_forecast_counts_the_images_that_the_server_itself_trains_on(faces_cac
         {"name": "start", "algorithm": {"name": "pretrain"}},
         {"name": "tune", "algorithm": {"name": "tune"}},
     ]
-    materials = Materials(parse_experiment({**EXPERIMENT, "data": data, "stages": stages}, "test"), cache=faces_cache)
-    start, tune = forecast(materials, 1).stages
+    materials = Materials(
+        parse_experiment({**EXPERIMENT, "data": data, "stages": stages}, "test"), Execution(cache=faces_cache)
+    )
+    start, tune = forecast(materials).stages
     assert (start.images_per_round, tune.images_per_round) == (12, 0)
     assert start.leaves == tune.leaves == []
 

@@ -11,6 +11,7 @@ from personae.data.haar import crop_face
 from personae.data.images import ImageError
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 
 NAMES = ["Male", "Young", "Eyeglasses"]
@@ -68,7 +69,7 @@ def test_an_experiment_file_divides_it_by_attributes(tmp_path: Path):
         "partition": {"by": "attributes", "predicates": ["Male & !Eyeglasses", "!Male & !Eyeglasses"]},
         "stages": [{"name": "train", "algorithm": {"name": "hf_maml"}}],
     }
-    materials = Materials(parse_experiment(raw, "here"), cache=tmp_path / "cache")
+    materials = Materials(parse_experiment(raw, "here"), Execution(cache=tmp_path / "cache"))
     men, women = materials.partition.clients
     faces = materials.private
     for client, male in ((men, True), (women, False)):

@@ -20,6 +20,7 @@ from personae.data.images import decode
 from personae.data.readers import read_listing
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces
 from personae.models import Network
 from personae.recognition.gallery import Gallery
@@ -174,7 +175,7 @@ def test_every_command_reads_people_alike_and_says_so_once(tmp_path: Path) -> No
         assert known.people()["Ann"] == 4  # of both views
     remarks: list[str] = []
     experiment = load_experiment("quick", [f"data.private.source={path}"])
-    held = own_faces(path, experiment, notify=remarks.append)  # as `join` reads them
+    held = own_faces(path, experiment, Execution(notify=remarks.append))  # as `join` reads them
     assert len(held.held.faces.identities) == 6
     assert len(remarks) == 2
 

@@ -29,6 +29,7 @@ from personae.deployment.processes import QUIET, end_leftovers, environment, fre
 from personae.deployment.serve import _alone, prepare, serve
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
@@ -268,11 +269,14 @@ def test_only_a_server_does_without_private_faces(tmp_path: Path, monkeypatch: p
 
 def test_dealt_faces_are_those_that_the_client_has_in_one_process(tmp_path: Path) -> None:
     known = experiment(partition={"by": "equal", "clients": 3, "shared": 0.5, "min_images": 2})
-    materials = Materials(known, cache=tmp_path / "cache")
+    materials = Materials(known, Execution(cache=tmp_path / "cache"))
     dealt = deal(materials, tmp_path / "dealt")
     assert [path.stem for path in dealt] == list(materials.clients.clients)
     for path in dealt:
-        theirs, ours = materials.clients.of(path.stem), own_faces(path, known, tmp_path / "cache").of("whatever")
+        theirs, ours = (
+            materials.clients.of(path.stem),
+            own_faces(path, known, Execution(cache=tmp_path / "cache")).of("whatever"),
+        )
         assert ours.strangers is None
         for part in ("train", "val", "test"):
             one, other = getattr(theirs, part), getattr(ours, part)
@@ -288,7 +292,7 @@ def test_faces_without_a_mark_are_split_as_the_experiment_plans(tmp_path: Path) 
     import zipfile
 
     known = experiment(partition={"by": "equal", "clients": 1, "train": 0.6, "val": 0.2, "test": 0.2})
-    (dealt,) = deal(Materials(known, cache=tmp_path / "cache"), tmp_path)
+    (dealt,) = deal(Materials(known, Execution(cache=tmp_path / "cache")), tmp_path)
     for column, check in (("", None), ("TRAIN", "the column split holds 'TRAIN'; there are train, val, test")):
         path = tmp_path / f"other{column}.zip"
         with zipfile.ZipFile(dealt) as source, zipfile.ZipFile(path, "w") as target:
@@ -304,9 +308,9 @@ def test_faces_without_a_mark_are_split_as_the_experiment_plans(tmp_path: Path) 
                 target.writestr(member, content)
         if check:
             with pytest.raises(DataError, match=check):
-                own_faces(path, known, tmp_path / "cache")
+                own_faces(path, known, Execution(cache=tmp_path / "cache"))
             continue
-        faces = own_faces(path, known, tmp_path / "cache")
+        faces = own_faces(path, known, Execution(cache=tmp_path / "cache"))
         counts = np.bincount(faces.held.partition.split, minlength=len(Split))
         assert counts.tolist() == [21, 7, 7]
 

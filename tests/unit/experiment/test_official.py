@@ -18,6 +18,7 @@ from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import GroupBenchmark, PairBenchmark
 from personae.experiment.benchmarks import Setting, open_protocol
 from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 
 PEOPLE = 12
@@ -233,8 +234,10 @@ def test_an_experiment_names_the_layout_of_its_held_out_faces(root, tmp_path):
     cfp(cfp(root), "FF")
     settings = [f"data.heldout.source={root}"]
     with pytest.raises(DataError, match=r"say which is meant: .+, or layout = \"cfpfp\""):
-        _ = Materials(load_experiment("quick", settings), cache=tmp_path).heldout
-    faces = Materials(load_experiment("quick", [*settings, "data.heldout.layout=CFP-FP"]), cache=tmp_path).heldout
+        _ = Materials(load_experiment("quick", settings), Execution(cache=tmp_path)).heldout
+    faces = Materials(
+        load_experiment("quick", [*settings, "data.heldout.layout=CFP-FP"]), Execution(cache=tmp_path)
+    ).heldout
     assert (len(faces), len(faces.identities)) == (41, 11)
     with pytest.raises(ConfigError, match=r"no layout is called 'cfpf'.+did you mean"):
         load_experiment("quick", [*settings, "data.heldout.layout=cfpf"])

@@ -10,6 +10,7 @@ import pytest
 from facefiles import insightface, picture, pixels_of, write_records
 from personae.data import pack_faces
 from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 
 PEOPLE = {
@@ -144,7 +145,7 @@ def test_an_experiment_reads_it(tmp_path: Path, layout: Callable[[Path], str]) -
     (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(source=layout(tmp_path)))
     # With one person in each group, nobody can tell which folders are people.
     settings = ["data.private.identity_level=last"] if layout is balanced else []
-    materials = Materials(load_experiment(tmp_path / "experiment.toml", settings), cache=tmp_path / "cache")
+    materials = Materials(load_experiment(tmp_path / "experiment.toml", settings), Execution(cache=tmp_path / "cache"))
     faces = materials.private
     found = {name.split("/")[-1]: set() for name in faces.identities}
     for row in range(len(faces)):
@@ -155,6 +156,6 @@ def test_an_experiment_reads_it(tmp_path: Path, layout: Callable[[Path], str]) -
 
 def test_rfw_has_its_groups_as_domains(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(source=rfw(tmp_path)))
-    faces = Materials(load_experiment(tmp_path / "experiment.toml"), cache=tmp_path / "cache").private
+    faces = Materials(load_experiment(tmp_path / "experiment.toml"), Execution(cache=tmp_path / "cache")).private
     assert set(faces.columns["domain"].tolist()) == {"African", "Asian"}
     assert set(faces.identities) == {f"{group}/{name}" for group in ("African", "Asian") for name in PEOPLE}

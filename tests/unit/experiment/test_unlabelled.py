@@ -14,6 +14,7 @@ from personae.data.clients import PartitionedFaces
 from personae.data.faces import UNLABELLED
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.execution import Execution
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 
@@ -270,7 +271,7 @@ UNSUPERVISED = ({"name": "cluster"}, {"name": "unsupervised", "strength": 0.0})
 def test_a_client_of_a_network_has_unlabelled_faces_of_its_own(make, heap: Path, tmp_path: Path) -> None:
     network = {"height": SIDE, "width": SIDE, "embedding": 8}
     planned = experiment({"identities": 4}, *UNSUPERVISED, network=network)
-    own = own_faces(make(heap, tmp_path), planned, tmp_path / "cache", unlabelled=True).of("berlin")
+    own = own_faces(make(heap, tmp_path), planned, Execution(cache=tmp_path / "cache"), unlabelled=True).of("berlin")
     assert own.train.classes == 0
     assert len(own.train) + len(own.val) + len(own.test) == COUNT
     assert len(own.test) == 5
@@ -278,10 +279,12 @@ def test_a_client_of_a_network_has_unlabelled_faces_of_its_own(make, heap: Path,
 
 def test_a_client_that_cannot_tell_refuses_what_needs_labels_and_to_be_the_source(heap: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"stage-0: fedpe .* {heap} is unlabelled"):
-        own_faces(heap, experiment({"identities": 4}, {"name": "fedpe"}), tmp_path / "cache", unlabelled=True)
+        own_faces(
+            heap, experiment({"identities": 4}, {"name": "fedpe"}), Execution(cache=tmp_path / "cache"), unlabelled=True
+        )
     parts = {"parts": {"berlin": {"identities": 4}, "rome": {"identities": 4, "first": 4}}}
     planned = experiment(parts, *UNSUPERVISED, partition={"by": "domain", "source": "berlin"})
-    own = own_faces(heap, planned, tmp_path / "cache", unlabelled=True)
+    own = own_faces(heap, planned, Execution(cache=tmp_path / "cache"), unlabelled=True)
     assert len(own.of("rome").train)
     with pytest.raises(ConfigError, match="berlin is the source, whose faces have to be labelled"):
         own.of("berlin")
@@ -289,12 +292,12 @@ def test_a_client_that_cannot_tell_refuses_what_needs_labels_and_to_be_the_sourc
 
 def test_dealt_files_of_unlabelled_clients_name_nobody(heap: Path, tmp_path: Path) -> None:
     planned = experiment({"source": str(in_folders(heap, tmp_path, "Zoe")), "unlabelled": True}, *UNSUPERVISED)
-    materials = Materials(planned, cache=tmp_path / "cache")
+    materials = Materials(planned, Execution(cache=tmp_path / "cache"))
     paths = deal(materials, tmp_path / "dealt")
     for path in paths:
         content = path.read_bytes() + zipfile.ZipFile(path).read("labels.csv")
         assert b"Zoe" not in content
-    own = own_faces(paths[0], planned, tmp_path / "cache", unlabelled=True).of("whoever")
+    own = own_faces(paths[0], planned, Execution(cache=tmp_path / "cache"), unlabelled=True).of("whoever")
     held = materials.clients.of("client-000")
     for mine, theirs in ((own.train, held.train), (own.test, held.test)):
         assert torch.equal(mine.images(torch.arange(len(mine))), theirs.images(torch.arange(len(theirs))))

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from personae import cli
-from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.embedder import Embedder
 from personae.core.payload import Payload
@@ -26,10 +25,11 @@ from personae.data.align import similarity, template, warp
 from personae.errors import ConfigError, DataError
 from personae.evaluation.protocols import Benchmark
 from personae.evaluation.suite import evaluate
+from personae.experiment.assembly import federation_of
 from personae.experiment.config import load_experiment, parse_experiment
 from personae.experiment.materials import Materials
 from personae.experiment.model import Model, load_model, load_state
-from personae.experiment.run import federation_of, run_experiment
+from personae.experiment.run import run_experiment
 from personae.models import Network, load_weights
 from personae.parts import onnx as onnx_models
 from personae.parts.embedding import BackboneEmbedder
@@ -246,11 +246,9 @@ def evaluated_in(run: Path, stage: str, client: str) -> Tensor:
             seen.append(torch.cat([each.flatten() for each in floats_of(embedder.backbone.module.state_dict())]))
         return {}
 
-    federation = dataclasses.replace(federation_of(materials, run, Acceleration(), None), evaluator=evaluator)
+    federation = dataclasses.replace(federation_of(experiment, materials.clients, run / "private"), evaluator=evaluator)
     host = ClientHost(federation)
-    checkpoints = Checkpoints(
-        run / "checkpoints", materials.digest(Acceleration()), experiment.recipe, host.backbone.layout
-    )
+    checkpoints = Checkpoints(run / "checkpoints", materials.digest(), experiment.recipe, host.backbone.layout)
     chosen = federation.stage(stage)
     info = ClientInfo(client, materials.clients.clients.index(client))
     down = chosen.algorithm.send(checkpoints.finished(stage), info)

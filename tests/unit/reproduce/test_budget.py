@@ -11,6 +11,7 @@ import pytest
 from killing import results
 from personae import cli
 from personae.errors import OutOfTime
+from personae.experiment.execution import Execution
 from personae.reproduce.claims import Above, Claim, System
 from personae.reproduce.estimate import estimate, training_images
 from personae.reproduce.plan import Job, Plan
@@ -104,11 +105,11 @@ def test_the_estimate_goes_by_the_runs_that_are_finished(jobs: dict[str, Job], t
 
 
 def test_a_run_that_is_cut_off_ends_with_the_bits_of_one_that_is_not(system: System, faces_cache: Path, tmp_path: Path):
-    reproduce(system, tmp_path / "whole", scale="paper", seeds=1, runner=Runner(cache=faces_cache))
+    reproduce(system, tmp_path / "whole", scale="paper", seeds=1, runner=Runner(Execution(cache=faces_cache)))
     out, sittings = tmp_path / "parts", 0
     while True:
         seconds = 0.0 if sittings == 0 else 4.0 * sittings
-        runner = Runner(cache=faces_cache, deadline=time.monotonic() + seconds)
+        runner = Runner(Execution(cache=faces_cache), deadline=time.monotonic() + seconds)
         try:
             reproduce(system, out, scale="paper", seeds=1, runner=runner, resume=sittings > 0)
             break

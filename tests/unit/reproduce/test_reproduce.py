@@ -23,6 +23,7 @@ from personae.core.embedder import embed
 from personae.data import synthetic_faces
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment, load_variants
+from personae.experiment.execution import Execution
 from personae.experiment.model import load_model
 from personae.experiment.run import conduct
 from personae.reproduce import confusion, strangers
@@ -83,7 +84,7 @@ def made_up(recipes: Path) -> System:
 
 def go(system: System, out: Path, cache: Path, *, workers: int = 1, **options: object) -> Reproduction:
     wanted = {"claims": ("T-1", "T-2"), "seeds": 2, **options}
-    return reproduce(system, out, runner=Runner(workers=workers, cache=cache), **wanted)  # type: ignore[arg-type]
+    return reproduce(system, out, runner=Runner(Execution(workers=workers, cache=cache)), **wanted)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_a_shared_beginning_gives_the_very_bits_of_a_run_in_one_piece(
     done: Path, system: System, faces_cache: Path, tmp_path: Path
 ):
     path = Path(str(system.recipes)) / "tiny" / "small.toml"
-    conduct(load_experiment(path, ["seed=1"], "fedgc"), tmp_path / "whole", cache=faces_cache)
+    conduct(load_experiment(path, ["seed=1"], "fedgc"), tmp_path / "whole", Execution(cache=faces_cache))
     whole, shared = results(tmp_path / "whole"), results(done / "runs" / "seed-1" / "fedgc")
     for name in ("models/train.safetensors", "evaluation/train.json", "train.safetensors"):
         assert whole[name] == shared[name]
@@ -121,8 +122,8 @@ def test_what_clients_keep_is_taken_over_too(faces_cache: Path, tmp_path: Path):
     variants = load_variants(path)
     plan = Plan.of(variants)
     assert {job.folder: job.begin for job in plan.jobs}["tuned"] == "trained"
-    assert Runner(cache=faces_cache).run(plan.jobs, tmp_path / "runs") == {}
-    conduct(variants["tuned"], tmp_path / "whole", cache=faces_cache)
+    assert Runner(Execution(cache=faces_cache)).run(plan.jobs, tmp_path / "runs") == {}
+    conduct(variants["tuned"], tmp_path / "whole", Execution(cache=faces_cache))
     whole, shared = results(tmp_path / "whole"), results(tmp_path / "runs" / "tuned")
     kept = {name for name in whole if name.startswith("private")}
     assert {name.split("/")[2] for name in kept} == {"train", "tune"}
@@ -144,7 +145,7 @@ def test_a_run_whose_beginning_is_not_there_is_refused_before_anything_runs(
         (circle, start.folder, later[0].folder),
     ):
         with pytest.raises(ConfigError, match=f"^{folder}: it begins with {missing}, which is not among the runs"):
-            Runner(cache=faces_cache).run(jobs, tmp_path / "runs")
+            Runner(Execution(cache=faces_cache)).run(jobs, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
@@ -324,7 +325,7 @@ def test_personal_models_evaluated_again_are_those_of_a_run_with_these_options(f
     path.write_text(RECIPE.replace("pairs_per_fold = 8", "pairs_per_fold = 8, personalized.fars = [0.1]") + FEDFR)
     variants = load_variants(path)
     plan, names = Plan.of(variants), ("fedfr", "untransformed")
-    assert Runner(cache=faces_cache).run(plan.needed(names), tmp_path / "runs") == {}
+    assert Runner(Execution(cache=faces_cache)).run(plan.needed(names), tmp_path / "runs") == {}
     outcomes = {name: Outcome(variants[name], tmp_path / "runs" / name, faces_cache) for name in names}
     plain, expected = (100 * outcomes[name].final(f"clients/personal/{metric}") for name in names)
     found = evaluated_again("", "fedfr", metric, transformed=False).read(outcomes)

@@ -1,0 +1,100 @@
+"""The federation and the engine of a run, put together in one way wherever its clients are."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from personae.core.acceleration import Acceleration
+from personae.core.events import Event
+from personae.core.layout import Layout
+from personae.core.payload import ModelState
+from personae.core.samples import Samples
+from personae.experiment.config import Experiment
+from personae.experiment.evaluator import evaluator_of
+from personae.experiment.execution import Execution
+from personae.experiment.rundir import RunDirectory
+from personae.models import load_weights
+from personae.progress import unheard
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.coding import EXACT, Coding
+from personae.runtime.engine import Benchmark, Engine
+from personae.runtime.federation import Federation, Holdings, ModelEvaluator
+from personae.runtime.public import SharedFaces
+from personae.runtime.transport import Transport
+
+
+def federation_of(
+    experiment: Experiment,
+    holdings: Holdings,
+    private: Path,
+    *,
+    acceleration: Acceleration | None = None,
+    public: SharedFaces | None = None,
+    benchmarks: ModelEvaluator | None = None,
+) -> Federation:
+    """What every party of a run knows, with the `holdings` and the folder for private state that this one has."""
+    return Federation(
+        seed=experiment.seed,
+        recipe=experiment.recipe,
+        network=experiment.network,
+        holdings=holdings,
+        private=private,
+        evaluator=evaluator_of(experiment),
+        benchmarks=benchmarks,
+        mirror=experiment.evaluation.mirror,
+        source=experiment.partition.source or None,
+        acceleration=acceleration or Acceleration(),
+        public=public,
+    )
+
+
+def checkpoints_of(experiment: Experiment, run: Path, digest: str, acceleration: Acceleration) -> Checkpoints:
+    """What a run in this folder goes on from; `digest` is of all that determines its result."""
+    return Checkpoints(run / "checkpoints", digest, experiment.recipe, layout_of(experiment, acceleration))
+
+
+def engine_of(
+    experiment: Experiment,
+    federation: Federation,
+    transport: Transport,
+    run: RunDirectory,
+    digest: str,
+    execution: Execution,
+    *,
+    benchmarks: Sequence[Benchmark],
+    public: Samples | None = None,
+    pooled: Callable[[Sequence[str]], Samples] | None = None,
+    coding: Coding = EXACT,
+    listen: Callable[[Event], None] = unheard,
+) -> Engine:
+    """The engine of a run, over any transport. `pooled` gives faces of clients, where these are here."""
+    return Engine(
+        federation=federation,
+        transport=transport,
+        checkpoints=checkpoints_of(experiment, run.path, digest, execution.acceleration),
+        journal=run,
+        scratch=run.path / "scratch",
+        initial=initial_weights(experiment, execution.acceleration),
+        public=public,
+        pooled=pooled,
+        benchmarks=benchmarks,
+        firewall=experiment.firewall,
+        coding=coding,
+        device=execution.device,
+        threads=experiment.threads,
+        progress=execution.progress,
+        notify=execution.notify,
+        listen=listen,
+    )
+
+
+def initial_weights(experiment: Experiment, acceleration: Acceleration) -> ModelState | None:
+    """The weights that the experiment names, as the backbone's state."""
+    if experiment.weights is None:
+        return None
+    layout = layout_of(experiment, acceleration)
+    _, weights = load_weights(Path(experiment.weights), experiment.network)
+    return ModelState(layout, layout.flatten({name: weights[name] for name in layout.names}))
+
+
+def layout_of(experiment: Experiment, acceleration: Acceleration) -> Layout:
+    return Layout.of(experiment.network.layout(), channels_last=acceleration.channels_last)

@@ -1,0 +1,19 @@
+"""How and where work is done: no part of an experiment."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from personae.core.acceleration import Acceleration
+from personae.progress import Notify, Progress, silent, unheard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """What a machine gives to a run, and who hears of it."""
+
+    workers: int = 1  # clients at once
+    device: str = "cpu"
+    acceleration: Acceleration = field(default_factory=Acceleration)
+    cache: Path | None = None  # for faces that are decoded or rendered; by default that of this user
+    progress: Progress = silent
+    notify: Notify = unheard
