@@ -65,9 +65,12 @@ def to_bytes(packet: Packet) -> bytes:
     return content
 
 
-def from_bytes(content: bytes) -> Packet:
+def from_bytes(content: bytes, *, longest_header: int | None = None) -> Packet:
+    """`longest_header`: bytes that names and numbers may take, in what comes from somebody else."""
     try:
         size = int.from_bytes(content[:8], "little")
+        if longest_header is not None and size > longest_header:
+            raise ValueError(f"its names and numbers take {size:,} bytes")
         metadata = json.loads(content[8 : 8 + size])["__metadata__"]
         scalars = json.loads(metadata[_NUMBERS])
         if not isinstance(scalars, dict) or len(metadata) > 1:

@@ -1,4 +1,4 @@
-"""Clients on other machines, reached through Flower. No other file imports it."""
+"""Clients on other machines, reached through Flower. Only `pulling.py` imports it besides."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from personae.runtime import frames
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
 from personae.runtime.problems import PROBLEMS
+from personae.runtime.pulling import MALFORMED, Limits, within
 from personae.runtime.transport import Answer, Failure, Request
 
 FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
@@ -28,6 +29,7 @@ _ERRORS = {  # of Flower's own messages; the texts that come with them are not o
 
 __all__ = ["Grid", "GridTransport", "server_app"]
 
+Found = Message | Exception
 Main = Callable[[Grid, Mapping[str, Any]], None]
 
 
@@ -107,10 +109,8 @@ class GridTransport:
             if not accepted:
                 yield Failure(request.client, "the SuperLink took no message for it")
             waiting |= dict.fromkeys(accepted, request)
-        for reply in self._replies(list(waiting)):
-            asked = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if asked is not None:
-                yield self._answer(asked, reply)
+        for number, reply in self._replies(list(waiting)):
+            yield self._answer(waiting.pop(number), reply)
         for request in waiting.values():
             yield Failure(request.client, f"it did not answer within {self._deadline:g} seconds")
 
@@ -120,30 +120,25 @@ class GridTransport:
     def close(self) -> None:
         """The grid belongs to whoever opened it."""
 
-    def _replies(self, asked: Sequence[str]) -> Iterator[Message]:
-        """As they come, until the deadline. A client that stops half-way through its answer holds up one thread alone:
-        Flower waits minutes for the rest of it.
-        """
-        end = time.monotonic() + self._deadline
-        turns, arrived, over = SimpleQueue[str](), Queue[Message | Exception](1), Event()
-        for number in asked:
-            turns.put(number)
-        threads = min(FETCHERS, len(asked))
-        pause = self._poll * threads / max(1, len(asked))
-        for _ in range(threads):
-            Thread(target=_fetch, args=(self._grid, turns, arrived, over, pause), daemon=True).start()
+    def _replies(self, asked: Sequence[str]) -> Iterator[tuple[str, Found]]:
+        """As they come, until the deadline, by the number of the message that each of them answers."""
+        fetching = _Fetching(self._grid, asked, self._max_bytes, time.monotonic() + self._deadline, self._poll)
         try:
             for _ in asked:
-                found = arrived.get(timeout=max(0.0, end - time.monotonic()))
-                if isinstance(found, Exception):
+                number, found = fetching.arrived.get(timeout=max(0.0, fetching.end - time.monotonic()))
+                if isinstance(found, Exception) and not isinstance(found, MALFORMED):
                     raise found
-                yield found
+                yield number, found
         except Empty:
             return
         finally:
-            over.set()
+            fetching.over.set()
 
-    def _answer(self, request: Request, reply: Message) -> Answer | Failure:
+    def _answer(self, request: Request, reply: Found) -> Answer | Failure:
+        if isinstance(reply, MemoryError):
+            return Failure(request.client, "its answer takes more memory than there is")
+        if isinstance(reply, Exception):
+            return Failure(request.client, "its answer cannot be read")  # the error may repeat what the client chose
         if reply.has_error():
             return Failure(request.client, _ERRORS.get(reply.error.code, "Flower did not get an answer from it"))
         try:
@@ -153,25 +148,59 @@ class GridTransport:
         if len(content) > self._max_bytes:
             size = f"{len(content):,} bytes, and {self._max_bytes:,} are allowed"
             return Failure(request.client, f"its answer holds {size}")
-        return frames.to_answer(content, request, self._federation, self._layout, self._coding)
+        try:
+            return frames.to_answer(content, request, self._federation, self._layout, self._coding)
+        except MemoryError as error:
+            return self._answer(request, error)
 
 
-def _fetch(grid: Grid, turns: SimpleQueue[str], arrived: Queue[Message | Exception], over: Event, pause: float) -> None:
-    """Ask for one message after the other, again and again, until each has come or nobody waits any more."""
-    found: list[Message | Exception]
-    while not over.is_set():
+class _Fetching:
+    """Threads that ask for one message after the other, again and again, until each has come or nobody waits any more.
+
+    Flower waits for the rest of an answer that was announced. A thread which that happens to is replaced by another, so
+    that clients who never send what they announced hold up nobody else.
+    """
+
+    def __init__(self, grid: Grid, asked: Sequence[str], largest: int, end: float, poll: float) -> None:
+        self._grid, self._largest, self.end = grid, largest, end
+        self.arrived, self.over = Queue[tuple[str, Found]](1), Event()
+        self._turns = SimpleQueue[str]()
+        for number in asked:
+            self._turns.put(number)
+        threads = min(FETCHERS, len(asked))
+        self._pause = poll * threads / max(1, len(asked))
+        for _ in range(threads):
+            self._employ()
+
+    def _employ(self) -> None:
+        Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        replaced = Event()
+
+        def waiting() -> None:
+            if not replaced.is_set() and not self.over.is_set():
+                replaced.set()
+                self._employ()
+
+        limits = Limits(self._largest, self.end, waiting)
+        while not self.over.is_set() and not replaced.is_set():
+            try:
+                number = self._turns.get_nowait()
+            except Empty:
+                return
+            if (found := self._found(number, limits)) is None:
+                self.over.wait(self._pause)
+                self._turns.put(number)
+                continue
+            while not self.over.is_set():
+                with suppress(Full):
+                    self.arrived.put((number, found), timeout=1)
+                    break
+
+    def _found(self, number: str, limits: Limits) -> Found | None:
         try:
-            number = turns.get_nowait()
-        except Empty:
-            return
-        try:
-            found = list(grid.pull_messages([number]))
-        except Exception as error:  # it is for the main thread to raise
-            found = [error]
-        if not found:
-            over.wait(pause)
-            turns.put(number)
-        while found and not over.is_set():
-            with suppress(Full):
-                arrived.put(found[0], timeout=1)
-                found.pop(0)
+            with within(limits):
+                return next(iter(self._grid.pull_messages([number])), None)
+        except Exception as error:  # it is for the main thread to raise, or to hold against a client
+            return error

@@ -12,6 +12,7 @@ from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
 from personae.runtime.transport import Answer, Failure, Request
 
+LONGEST_HEADER = 8 << 20  # bytes of JSON, which can take 25 times as many in memory
 UNDECLARED = "its answer is not what was declared"
 _TROUBLE = {"trouble": True}  # the header of an answer that is a code; that of any other is empty
 _NO_FRAME = (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError)
@@ -96,5 +97,7 @@ def _frame(header: dict[str, Any], packet: Packet) -> bytes:
 
 def _unframe(content: bytes) -> tuple[dict[str, Any], Packet]:
     end = 4 + int.from_bytes(content[:4], "little")
+    if end > LONGEST_HEADER:
+        raise ValueError("its header is too long")
     header: dict[str, Any] = json.loads(content[4:end])
-    return header, wire.from_bytes(content[end:])
+    return header, wire.from_bytes(content[end:], longest_header=LONGEST_HEADER)
