@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pages import DOCS, SMALL, blocks
 from personae import ConfigError, load_experiment, run_experiment
 from personae.aggregation import AGGREGATIONS
 from personae.algorithms import AVAILABLE
@@ -19,14 +20,7 @@ from personae.core.registry import Registry
 from personae.experiment.config import refuse_references
 from personae.selection import SELECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-SMALL = [  # the page extends the recipe `quick`; here it has fewer people, images and rounds
-    "network.embedding=8",
-    *(f"data.{role}.images=6" for role in ("public", "private", "heldout")),
-    *("data.public.identities=8", "data.private.identities=12", "data.heldout.identities=8"),
-    *("partition.clients=4", "evaluation.folds=2", "evaluation.pairs_per_fold=10"),
-    *("stages.pretrain.rounds=1", "stages.federate.rounds=2", "stages.central.rounds=1"),
-]
+PAGE = DOCS / "extending.md"
 
 
 class Guest:
@@ -35,8 +29,7 @@ class Guest:
     def __init__(self, section: str) -> None:
         text = PAGE.read_text(encoding="utf-8")
         (body,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-        (self.code,) = re.findall(r"```python\n(.*?)```", body, re.DOTALL)
-        (self.experiment,) = re.findall(r"```toml\n(.*?)```", body, re.DOTALL)
+        (self.code,), (self.experiment,) = blocks(body, "python"), blocks(body, "toml")
         self.file = Path(self.code.partition("\n")[0].removeprefix("# "))
         self.file.write_text(self.code)
         Path("guest.toml").write_text(self.experiment)
@@ -76,9 +69,9 @@ def asked(run: Path, stage: str) -> list[set[str]]:
 
 
 def test_every_guest_has_at_most_40_lines() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 3
-    assert all(len(block.splitlines()) <= 40 for block in blocks)
+    guests = blocks(PAGE.read_text(encoding="utf-8"), "python")
+    assert len(guests) >= 3
+    assert all(len(guest.splitlines()) <= 40 for guest in guests)
 
 
 def test_an_algorithm() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from pages import PAGES, ROOT, name_of
+
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_internal_link_has_a_target(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     targets = [target for target in LINK.findall(text) if "://" not in target and not target.startswith("mailto:")]

@@ -1,12 +1,11 @@
 """The generated pages are what the code says; every key of an experiment has a meaning."""
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+from pages import DOCS
 
 
 @pytest.fixture(scope="module")
