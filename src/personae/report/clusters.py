@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from personae.report.markup import Markup, section, table
+from personae.report.content import Section
+from personae.report.content import Table as ContentTable
 from personae.report.records import Metrics, Run, read_run
 
 SIZES = ("count", "smallest", "median", "largest")
@@ -55,12 +56,11 @@ def plain_clusters(run: Path) -> list[dict[str, Any]]:
     return [{**line._asdict(), "figures": dict(line.figures)} for line in lines_of(read_run(run))]
 
 
-def cluster_section(run: Run) -> Markup:
+def cluster_section(run: Run) -> Section:
     """All of it, for a page."""
     rows = [[line.label, line.images, line.client, *line.cells] for line in lines_of(run)]
-    if not rows:
-        return Markup()
-    return section("Clusters", "clusters", table(["model", "images", "client", *FIGURES], rows, CAPTION, texts=3))
+    tables = [ContentTable(["model", "images", "client", *FIGURES], rows, CAPTION, texts=3)] if rows else []
+    return Section("clusters", "Clusters", "Groups that were found among faces without labels.", tables=tables)
 
 
 def print_clusters(console: Console, run: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from personae.evaluation.protocols import BenchmarkResult, Gaps
 from personae.evaluation.suite import Evaluation
 from personae.files import write_text
-from personae.report.figures import figure
-from personae.report.html import document
-from personae.report.markup import Markup, section, table, tag
+from personae.report.content import Figure, Section, Table
+from personae.report.figures import ends
 from personae.report.plots import GENUINE, IMPOSTOR, Key, Line, det_curves, roc_curves, score_histogram
 from personae.report.table import DEVIATION
+from personae.report.templates import render
 from personae.words import counted
 
 
@@ -21,9 +21,8 @@ def write_evaluation(target: Path, model: str, evaluation: Evaluation) -> None:
 
 def evaluation_page(model: str, evaluation: Evaluation) -> str:
     results = evaluation.results
-    header = tag("header", tag("p", "Evaluation", class_="kicker"), tag("h1", model))
-    main = tag("main", _figures_table(evaluation), _groups(results), _curves(results), _scores(results))
-    return document(f"{model} – personae", header, main)
+    every = (_figures_table(evaluation), _groups(results), _curves(results), _scores(results))
+    return render("evaluation", title=model, kicker="Evaluation", sections=[each for each in every if each], metrics=[])
 
 
 def figure_text(result: BenchmarkResult, metric: str, *, of: Mapping[str, float] | None = None, group: str = "") -> str:
@@ -63,14 +62,16 @@ def figure_rows(evaluation: Evaluation) -> list[list[str]]:
     return rows
 
 
-def _figures_table(evaluation: Evaluation) -> Markup:
+def _figures_table(evaluation: Evaluation) -> Section:
     caption = (
         "In percent; ± is the standard deviation over folds or splits, brackets are 95% intervals over identities."
     )
-    return section("Results", "results", table(["metric", *evaluation.results], figure_rows(evaluation), caption))
+    return Section(
+        "results", "Results", tables=[Table(["metric", *evaluation.results], figure_rows(evaluation), caption)]
+    )
 
 
-def _groups(results: Mapping[str, BenchmarkResult]) -> Markup:
+def _groups(results: Mapping[str, BenchmarkResult]) -> Section:
     found = []
     for name, result in results.items():
         if result.groups:
@@ -80,37 +81,27 @@ def _groups(results: Mapping[str, BenchmarkResult]) -> Markup:
                 for group, figures in result.groups.items()
             ]
             caption = f"{name}: each group in percent; fmr and fnmr at the threshold that all groups together give."
-            found.append(table(["group", *metrics], rows, caption))
-    return section("Groups", "groups", *found)
+            found.append(Table(["group", *metrics], rows, caption))
+    return Section("groups", "Groups", tables=found)
 
 
-def _curves(results: Mapping[str, BenchmarkResult]) -> Markup:
+def _curves(results: Mapping[str, BenchmarkResult]) -> Section:
     keys = {name: Key(name, at, at) for at, name in enumerate(results)}
     drawn = {keys[name]: result.roc for name, result in results.items() if result.roc is not None}
-    if not drawn:
-        return Markup()
     roc = [Line(key, curve.far, curve.tar) for key, curve in drawn.items()]
     det = [Line(key, *zip(*curve.det, strict=True)) for key, curve in drawn.items()]
-    ends = "; ".join(f"{line.key.label}: {line.y[0]:.1%} at {line.x[0]:.1e}" for line in roc)
-    summary = f"True accept rate at the lowest false accept rate: {ends}."
-    legend = list(drawn)
-    return section(
-        "Operating points",
-        "curves",
-        tag(
-            "div",
-            figure("ROC", roc_curves("roc", roc), legend, summary),
-            figure("DET", det_curves("det", det), legend, summary),
-            class_="figures",
-        ),
-    )
+    figures = [
+        Figure("ROC", roc_curves("roc", roc), ends(roc), list(drawn)),
+        Figure("DET", det_curves("det", det), ends(roc), list(drawn)),
+    ]
+    return Section("curves", "Operating points", figures=figures if drawn else [])
 
 
-def _scores(results: Mapping[str, BenchmarkResult]) -> Markup:
+def _scores(results: Mapping[str, BenchmarkResult]) -> Section:
     found = []
     for number, (name, result) in enumerate(results.items()):
         if (bins := result.histogram) is not None:
             svg = score_histogram(f"scores-{number}", bins.edges, bins.genuine, bins.impostor)
             summary = f"{counted(sum(bins.genuine), 'pair')} of one person, {sum(bins.impostor):,} of two."
-            found.append(figure(f"{name}: scores", svg, [GENUINE, IMPOSTOR], summary))
-    return section("Scores", "scores", tag("div", *found, class_="figures") if found else "")
+            found.append(Figure(f"{name}: scores", svg, summary, (GENUINE, IMPOSTOR)))
+    return Section("scores", "Scores", figures=found)

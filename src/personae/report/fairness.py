@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from personae.evaluation.fairness import Served
-from personae.report.markup import Markup, table
+from personae.report.content import Section, Table
 from personae.report.records import Run, read_run
 from personae.report.table import heading
 
@@ -41,16 +41,17 @@ def lines_of(run: Run) -> list[Line]:
     ]
 
 
-def fairness_table(run: Run) -> Markup:
+def fairness_section(run: Run) -> Section:
     """All of it, for a page."""
     lines = lines_of(run)
-    if not lines:
-        return Markup()
     caption = (
         "How evenly clients are served, each on its own test images, in percent: the global model, and after the arrow "
         "the model that each client uses. The deviation is that over the clients; a tenth is at least one client."
     )
-    return table(HEAD, [line.cells for line in lines], caption, texts=3)
+    tables = [Table(HEAD, [line.cells for line in lines], caption, texts=3)] if lines else []
+    return Section(
+        "fairness", "Fairness", "Is everybody served alike? The worst client and the worst tenth.", tables=tables
+    )
 
 
 def plain_fairness(run: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""The sections of a report that show figures, each with its legend and a summary for those who cannot see it."""
+"""The sections of a report that show figures, each with a summary for those who cannot see them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from personae.report.fairness import fairness_table
-from personae.report.markup import Markup, join, section, tag
+from personae.report.content import Figure, Section
 from personae.report.plots import (
     GENUINE,
     IMPOSTOR,
@@ -13,6 +12,7 @@ from personae.report.plots import (
     client_bars,
     client_distribution,
     curves,
+    histogram_limits,
     roc_curves,
     score_histogram,
 )
@@ -20,139 +20,198 @@ from personae.report.records import Run
 from personae.report.table import DEVIATION, among_everybody, heading
 from personae.words import counted
 
-MOST_BARS = 60
-SWATCHES = ("none", "7 4", "7 3 2 3", "2 3")
-GLOBAL, PERSONAL = Key("global model", 0), Key("personal model", 2)
+MOST_BARS = 120
+PERSONAL = 1  # the dash of personal models
 
 
-def figure(title: str, svg: Markup, keys: Sequence[Key], summary: str, *, wide: bool = False) -> Markup:
-    image = tag("div", svg, class_="scroll", role="img", aria_label=f"{title}. {summary}", tabindex="0")
-    legend = tag("ul", *(tag("li", _swatch(key), key.label) for key in keys), class_="legend")
-    return tag("figure", tag("figcaption", title), image, legend, class_="wide" if wide else "")
+def key_of(run: Run, stage: str, *, personal: bool = False) -> Key:
+    """The same colour for a stage in every figure; personal models are dashed or hatched."""
+    place = [each.name for each in run.stages].index(stage)
+    label = run.stages[place].label
+    return Key(f"{label}, personal" if personal else label, place, PERSONAL if personal else 0)
 
 
-def over_rounds(
-    name: str, title: str, ylabel: str, lines: Sequence[Line], *, percent: bool = False, from_zero: bool = False
-) -> Markup:
-    ends = (f"{line.key.label} ends at {_value(line.y[-1], percent)}" for line in lines if line.y)
-    svg = curves(name, lines, ylabel, percent=percent, from_zero=from_zero)
-    return figure(title, svg, [line.key for line in lines], f"{'; '.join(ends)}.")
+def legend(run: Run) -> list[Key]:
+    """One for all figures: a key for each stage, and for its personal models where there are any."""
+    found = []
+    for stage in run.stages:
+        found.append(key_of(run, stage.name))
+        if _has_personal(run, stage.name):
+            found.append(key_of(run, stage.name, personal=True))
+    return found
 
 
-def progress(run: Run) -> Markup:
+def progress(run: Run) -> Section:
     """Loss and benchmarks over the rounds of each stage, and the clients' mean and spread."""
     found = []
     losses = [
-        _line(Key(stage.label, at, at), run.records[stage.name].loss)
-        for at, stage in enumerate(run.stages)
+        _line(key_of(run, stage.name), run.records[stage.name].loss)
+        for stage in run.stages
         if run.records[stage.name].loss
     ]
-    if losses:
-        found.append(over_rounds("loss", "Training loss", "loss", losses))
+    if _is_curve(losses):
+        found.append(_over_rounds("loss", "Training loss", "loss", losses))
+    places = _benchmarks_over_rounds(run) | _clients_over_rounds(run)
+    for metric in dict.fromkeys(metric for _, metric in places):
+        drawn = {place: lines for (place, of), lines in places.items() if of == metric and _is_curve(lines)}
+        limits = _shared([line for lines in drawn.values() for line in lines])
+        for place, lines in drawn.items():
+            name = f"curve-{len(found)}"
+            found.append(_over_rounds(name, f"{place}: {metric}", metric, lines, limits, metric=chosen(metric)))
+    return Section("curves", "Curves", "Loss and figures over the rounds.", figures=found)
+
+
+def _benchmarks_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
     names = dict.fromkeys(
         name for record in run.records.values() for metrics in record.benchmarks.values() for name in metrics
     )
-    for number, name in enumerate(name for name in names if not name.endswith(DEVIATION)):
+    found = {}
+    for name in (name for name in names if not name.endswith(DEVIATION)):
         lines = []
-        for at, stage in enumerate(run.stages):
-            known = {key: all_[name] for key, all_ in run.records[stage.name].benchmarks.items() if name in all_}
+        for stage in run.stages:
+            known = {at: all_[name] for at, all_ in run.records[stage.name].benchmarks.items() if name in all_}
             if known:
-                lines.append(_line(Key(stage.label, at, at), known))
-        where, what = heading(name)
-        found.append(over_rounds(f"metric-{number}", f"{where}: {what}", what, lines, percent=True))
-    found += _clients_over_rounds(run)
-    return section("Over the rounds", "progress", _figures(found))
+                lines.append(_line(key_of(run, stage.name), known))
+        found[heading(name)] = lines
+    return found
 
 
-def _clients_over_rounds(run: Run) -> Iterator[Markup]:
-    kinds = {"global": 1, "personal": 0}
+def _clients_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
     names = _client_metrics(spreads for record in run.records.values() for spreads in record.clients.values())
-    for number, name in enumerate(names):
+    found = {}
+    for name in names:
         lines = []
-        for at, stage in enumerate(run.stages):
-            for kind, dash in kinds.items():
+        for stage in run.stages:
+            kinds = ("global", "personal") if _has_personal(run, stage.name) else ("global",)
+            for kind in kinds:
                 known = {
-                    key: all_[f"{kind}/{name}"]
-                    for key, all_ in run.records[stage.name].clients.items()
+                    at: all_[f"{kind}/{name}"]
+                    for at, all_ in run.records[stage.name].clients.items()
                     if f"{kind}/{name}" in all_
                 }
                 if known:
-                    means = {key: one.mean for key, one in known.items()}
-                    deviations = {key: one.deviation for key, one in known.items()}
-                    lines.append(_line(Key(f"{stage.label}, {kind} model", at, dash), means, deviations))
-        what = heading(name)[1]
-        place = "everybody's test images" if among_everybody(name) else "clients' own test images"
-        title = f"{place}: {what}, mean ± deviation over clients"
-        yield over_rounds(f"clients-{number}", title, what, lines, percent=True)
+                    key = key_of(run, stage.name, personal=kind == "personal")
+                    means = {at: one.mean for at, one in known.items()}
+                    lines.append(_line(key, means, {at: one.deviation for at, one in known.items()}))
+        place = "clients, among everybody's images" if among_everybody(name) else "clients, own images"
+        found[f"{place} (mean ± deviation)", heading(name)[1]] = lines
+    return found
 
 
-def operating_points(run: Run) -> Markup:
+def operating_points(run: Run) -> Section:
     found = []
     for number, benchmark in enumerate(_benchmarks(run)):
         lines = []
-        for at, stage in enumerate(run.stages):
+        for stage in run.stages:
             result = (run.records[stage.name].evaluation or {}).get(benchmark)
             if result and result["roc"]["far"]:
-                lines.append(Line(Key(stage.label, at, at), result["roc"]["far"], result["roc"]["tar"]))
-        ends = (f"{line.key.label}: {line.y[0]:.1%} at {line.x[0]:.1e}" for line in lines)
-        summary = f"True accept rate at the lowest false accept rate: {'; '.join(ends)}."
-        svg = roc_curves(f"roc-{number}", lines)
-        found.append(figure(f"{benchmark}: ROC over all pairs", svg, [line.key for line in lines], summary))
-    return section("Operating points", "roc", _figures(found))
+                lines.append(Line(key_of(run, stage.name), result["roc"]["far"], result["roc"]["tar"]))
+        if lines:
+            found.append(Figure(f"{benchmark}: ROC over all pairs", roc_curves(f"roc-{number}", lines), ends(lines)))
+    return Section("roc", "ROC", "True accepts over false accepts, for every threshold.", figures=found)
 
 
-def score_distributions(run: Run) -> Markup:
+def ends(lines: Sequence[Line]) -> str:
+    """What a ROC begins with, in words."""
+    found = (f"{line.key.label}: {line.y[0]:.1%} at {line.x[0]:.1e}" for line in lines)
+    return f"True accept rate at the lowest false accept rate: {'; '.join(found)}."
+
+
+def score_distributions(run: Run) -> Section:
     found = []
     for number, benchmark in enumerate(_benchmarks(run)):
-        for at, stage in enumerate(run.stages):
-            result = (run.records[stage.name].evaluation or {}).get(benchmark)
-            if result:
-                bins = result["histogram"]
-                svg = score_histogram(f"scores-{number}-{at}", bins["edges"], bins["genuine"], bins["impostor"])
-                summary = f"{counted(sum(bins['genuine']), 'pair')} of one person, {sum(bins['impostor']):,} of two."
-                found.append(figure(f"{benchmark}: scores of {stage.label}", svg, [GENUINE, IMPOSTOR], summary))
-    return section("Scores", "scores", _figures(found))
+        results = {
+            at: (run.records[stage.name].evaluation or {})[benchmark]["histogram"]
+            for at, stage in enumerate(run.stages)
+            if benchmark in (run.records[stage.name].evaluation or {})
+        }
+        limits = histogram_limits([(bins["edges"], bins["genuine"], bins["impostor"]) for bins in results.values()])
+        for at, bins in results.items():
+            svg = score_histogram(f"scores-{number}-{at}", bins["edges"], bins["genuine"], bins["impostor"], limits)
+            summary = f"{counted(sum(bins['genuine']), 'pair')} of one person, {sum(bins['impostor']):,} of two."
+            found.append(Figure(f"{benchmark}: {run.stages[at].label}", svg, summary, (GENUINE, IMPOSTOR)))
+    lead = "How similar two photographs of one person are, and two of different people: the less overlap, the better."
+    return Section("scores", "Scores", lead, figures=found)
 
 
-def per_client(run: Run) -> Markup:
-    found = []
-    for at, stage in enumerate(run.stages):
-        clients = run.records[stage.name].last_clients
-        for number, name in enumerate(_client_metrics(clients.values())):
-            keys = {GLOBAL: f"global/{name}", PERSONAL: f"personal/{name}"}
-            having = sorted(
-                client for client, metrics in clients.items() if any(key in metrics for key in keys.values())
-            )
-            values = {
-                key: [clients[client].get(metric, math.nan) for client in having]
-                for key, metric in keys.items()
-                if any(metric in clients[client] for client in having)
-            }
-            identity = f"bars-{at}-{number}"
-            if len(having) <= MOST_BARS:
-                new = run.records[stage.name].new_clients
-                names = [f"{client} (new)" if client in new else client for client in having]
-                svg = client_bars(identity, names, values, _gains(values))
-            else:
-                known = {key: [value for value in all_ if math.isfinite(value)] for key, all_ in values.items()}
-                svg = client_distribution(identity, known)
-            title = f"{stage.label}: {heading(name)[1]} of {counted(len(having), 'client')}"
-            found.append(figure(title, svg, list(values), _range(values), wide=True))
-    return section("Clients", "clients", _figures(found), fairness_table(run))
+def per_client(run: Run) -> Section:
+    """One figure for each metric, with all models that clients have."""
+    found: list[Figure] = []
+    stages = [stage for stage in run.stages if run.records[stage.name].last_clients]
+    everybody = sorted({client for stage in stages for client in run.records[stage.name].last_clients})
+    new = frozenset().union(*(run.records[stage.name].new_clients for stage in stages))
+    for name in _client_metrics(all_ for stage in stages for all_ in run.records[stage.name].last_clients.values()):
+        values: dict[Key, list[float]] = {}
+        for stage in stages:
+            clients = run.records[stage.name].last_clients
+            kinds = ("global", "personal") if _has_personal(run, stage.name) else ("global",)
+            for kind in kinds:
+                heights = [clients.get(client, {}).get(f"{kind}/{name}", math.nan) for client in everybody]
+                if any(map(math.isfinite, heights)):
+                    values[key_of(run, stage.name, personal=kind == "personal")] = heights
+        if not values:
+            continue
+        identity, names = f"bars-{len(found)}", [f"{each} (new)" if each in new else each for each in everybody]
+        if len(everybody) * len(values) <= MOST_BARS:
+            svg = client_bars(identity, names, values)
+        else:
+            svg = client_distribution(identity, {key: _finite(all_) for key, all_ in values.items()})
+        title = f"{heading(name)[1]} of {counted(len(everybody), 'client')}"
+        found.append(Figure(title, svg, _ranges(values), metric=chosen(heading(name)[1]), wide=True))
+    return Section("clients", "Clients", "How each client is served, on photographs of its own people.", figures=found)
 
 
-def _gains(values: Mapping[Key, Sequence[float]]) -> list[str]:
-    """By client, how much better its own model is, as a share; nothing where it has none or nothing to gain on."""
-    if GLOBAL not in values or values[GLOBAL] == values.get(PERSONAL, values[GLOBAL]):
-        return []
-    pairs = zip(values[GLOBAL], values[PERSONAL], strict=True)
-    return [f"{after / before - 1:+.0%}" if before > 0 and math.isfinite(after) else "" for before, after in pairs]
+def chosen(metric: str) -> str:
+    """What the switch calls a metric: rates of clients among everybody are shown with the others at that rate."""
+    return metric.removeprefix("1:1 ").removeprefix("1:N ")
 
 
-def _range(values: Mapping[Key, Sequence[float]]) -> str:
-    known = {key: [value for value in all_ if math.isfinite(value)] for key, all_ in values.items()}
-    ranges = (f"{key.label}: {min(all_):.1%} to {max(all_):.1%}" for key, all_ in known.items() if all_)
-    return f"{'; '.join(ranges)}."
+def _over_rounds(
+    name: str,
+    title: str,
+    ylabel: str,
+    lines: Sequence[Line],
+    limits: tuple[float, float] | None = None,
+    *,
+    metric: str = "",
+) -> Figure:
+    last = (f"{line.key.label} ends at {f'{line.y[-1]:.1%}' if metric else f'{line.y[-1]:.4g}'}" for line in lines)
+    svg = curves(name, lines, ylabel, percent=bool(metric), limits=limits)
+    return Figure(title, svg, f"{'; '.join(last)}.", metric=metric)
+
+
+def _is_curve(lines: Sequence[Line]) -> bool:
+    """Single values are in the tables."""
+    return any(len(line.x) > 1 for line in lines)
+
+
+def _shared(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The range of percentages that all of these need."""
+    values = []
+    for line in lines:
+        bands = line.band or [0.0] * len(line.y)
+        values += [y + sign * band for y, band in zip(line.y, bands, strict=True) for sign in (-1, 1)]
+    known = _finite(values)
+    margin = 0.04 * (max(known) - min(known)) or 0.01 if known else 0.0
+    return (max(0.0, min(known) - margin), min(1.0, max(known)) + margin) if known else None
+
+
+def _has_personal(run: Run, stage: str) -> bool:
+    """Whether some client uses another model than the shared one."""
+    return any(
+        name.startswith("personal/") and figures.get(name.replace("personal/", "global/", 1)) != value
+        for figures in run.records[stage].last_clients.values()
+        for name, value in figures.items()
+    )
+
+
+def _ranges(values: Mapping[Key, Sequence[float]]) -> str:
+    known = {key: _finite(all_) for key, all_ in values.items()}
+    return f"{'; '.join(f'{key.label}: {min(all_):.1%} to {max(all_):.1%}' for key, all_ in known.items() if all_)}."
+
+
+def _finite(values: Iterable[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
 
 
 def _benchmarks(run: Run) -> list[str]:
@@ -167,17 +226,3 @@ def _client_metrics(all_: Iterable[Mapping[str, object]]) -> list[str]:
 def _line(key: Key, values: Mapping[int, float], bands: Mapping[int, float] | None = None) -> Line:
     rounds = sorted(values)
     return Line(key, rounds, [values[at] for at in rounds], None if bands is None else [bands[at] for at in rounds])
-
-
-def _figures(found: Sequence[Markup]) -> Markup:
-    return tag("div", *found, class_="figures") if found else Markup()
-
-
-def _value(value: float, percent: bool) -> str:
-    return f"{value:.1%}" if percent else f"{value:.4g}"
-
-
-def _swatch(key: Key) -> Markup:
-    style = f"stroke: {key.variable}; stroke-dasharray: {SWATCHES[key.dash % len(SWATCHES)]}"
-    line = tag("line", x1="0", y1="5", x2="28", y2="5", style=style)
-    return join(tag("svg", line, viewBox="0 0 28 10", class_="swatch", aria_hidden="true"))

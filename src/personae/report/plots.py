@@ -9,12 +9,13 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
 
-from personae.report.markup import Markup
+from personae.report.wording import percent as in_percent
 
 # Colours that nobody would choose stand for the page's variables until the SVG is written.
 INK, GRID = "#0000e1", "#0000e2"
@@ -23,6 +24,7 @@ VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
 }
 DASHES = ("-", "--", "-.", ":")
+PATTERNS = ("none", "7 4", "7 3 2 3", "2 3")
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 11,
@@ -63,6 +65,11 @@ class Key:
     def variable(self) -> str:
         return VARIABLES[self.colour]
 
+    @property
+    def pattern(self) -> str:
+        """The dashes of a legend's line."""
+        return PATTERNS[self.dash % len(PATTERNS)]
+
 
 @dataclass(frozen=True)
 class Line:
@@ -77,23 +84,32 @@ class Line:
 GENUINE, IMPOSTOR = Key("pairs of one person", 0), Key("pairs of two persons", 1)
 
 
-def curves(name: str, lines: Sequence[Line], ylabel: str, *, percent: bool, from_zero: bool) -> Markup:
-    """Lines over rounds."""
+def curves(
+    name: str, lines: Sequence[Line], ylabel: str, *, percent: bool, limits: tuple[float, float] | None = None
+) -> Markup:
+    """Lines over rounds; of a single value, a mark with its figure. `limits` are shared with other figures."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(SMALL)
-        for line in lines:
+        for number, line in enumerate(lines):
             kept = thin(len(line.x))
             x, y = np.asarray(line.x, dtype=float)[kept], np.asarray(line.y, dtype=float)[kept]
-            _draw(axes, line.key, x, y, marker="o" if len(kept) <= 12 else None, markersize=4)
+            _draw(axes, line.key, x, y, marker="o" if len(kept) <= 12 else None, markersize=4 if len(kept) > 1 else 7)
+            if len(kept) == 1 and np.isfinite(y[0]):
+                text = f"{y[0]:.1%}" if percent else f"{y[0]:.3g}"
+                away = (0, -14) if number % 2 else (0, 6)  # neighbours do not cover each other
+                axes.annotate(text, (x[0], y[0]), away, textcoords="offset points", ha="center", fontsize=9)
             if line.band is not None:
                 band = np.asarray(line.band, dtype=float)[kept]
                 axes.fill_between(x, y - band, y + band, color=line.key.colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="round", ylabel=ylabel)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        rounds = [number for line in lines for number in line.x]
+        first, last = min(rounds, default=0), max(rounds, default=1)
+        axes.set_xlim(first - 0.04 * max(1, last - first), last + 0.04 * max(1, last - first))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if from_zero:
-            axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
+        if limits is not None:
+            axes.set_ylim(*limits)
         return _svg(figure, name)
 
 
@@ -105,7 +121,7 @@ def roc_curves(name: str, lines: Sequence[Line]) -> Markup:
             _draw(axes, line.key, line.x, line.y, drawstyle="steps-post")
         axes.set(xscale="log", ylim=(0, 1.02), xlabel="false accept rate", ylabel="true accept rate")
         axes.xaxis.set_major_locator(LogLocator(numticks=8))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda far, _: _power_of_ten(far)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda far, _: in_percent(far)))
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         return _svg(figure, name)
@@ -125,43 +141,62 @@ def det_curves(name: str, lines: Sequence[Line]) -> Markup:
         axes.set(xlim=limits[0], ylim=limits[1])
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(numticks=8))
-            axis.set_major_formatter(FuncFormatter(lambda rate, _: _power_of_ten(rate)))
+            axis.set_major_formatter(FuncFormatter(lambda rate, _: in_percent(rate)))
         axes.minorticks_off()
         return _svg(figure, name)
 
 
-def score_histogram(name: str, edges: Sequence[float], genuine: Sequence[int], impostor: Sequence[int]) -> Markup:
-    """Each kind as a share of its own number: there are always far more impostor pairs."""
+def score_histogram(
+    name: str,
+    edges: Sequence[float],
+    genuine: Sequence[int],
+    impostor: Sequence[int],
+    limits: tuple[tuple[float, float], float] | None = None,
+) -> Markup:
+    """Each kind as a share of its own number: there are always far more impostor pairs.
+
+    `limits`: scores and the highest share that figures beside this one have in common.
+    """
     with mpl.rc_context(STYLE):
         figure, axes = _figure(SMALL)
-        used = np.flatnonzero(np.add(genuine, impostor))
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, len(genuine))
+        (low, high), top = limits or histogram_limits([(edges, genuine, impostor)])
         for kind, key in ((impostor, IMPOSTOR), (genuine, GENUINE)):
-            share = np.asarray(kind[first:last]) / max(1, sum(kind))
-            axes.stairs(share, edges[first : last + 1], fill=True, color=key.colour, alpha=0.3)
-            axes.stairs(share, edges[first : last + 1], color=key.colour, linewidth=1.4)
-        axes.set(xlabel="cosine score", ylabel="share of the pairs", ylim=(0, None))
+            share = np.asarray(kind) / max(1, sum(kind))
+            axes.stairs(share, edges, fill=True, color=key.colour, alpha=0.3)
+            axes.stairs(share, edges, color=key.colour, linewidth=1.4)
+        axes.set(xlabel="cosine score", ylabel="share of the pairs", xlim=(low, high), ylim=(0, 1.05 * top))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         return _svg(figure, name)
 
 
-def client_bars(
-    name: str, clients: Sequence[str], values: Mapping[Key, Sequence[float]], notes: Sequence[str] = ()
-) -> Markup:
-    """For each client one bar of each series, and a note above them."""
+def histogram_limits(
+    found: Sequence[tuple[Sequence[float], Sequence[int], Sequence[int]]],
+) -> tuple[tuple[float, float], float]:
+    """The range of scores that some pair has, and the highest share of a bin."""
+    lows, highs, tops = [], [], []
+    for edges, genuine, impostor in found:
+        used = np.flatnonzero(np.add(genuine, impostor))
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, len(genuine))
+        lows.append(edges[first])
+        highs.append(edges[last])
+        tops += [max(kind, default=0) / max(1, sum(kind)) for kind in (genuine, impostor)]
+    return (min(lows), max(highs)), max(tops) or 1.0
+
+
+def client_bars(name: str, clients: Sequence[str], values: Mapping[Key, Sequence[float]]) -> Markup:
+    """For each client one bar of each series; those with a dash are hatched."""
     with mpl.rc_context(STYLE):
         figure, axes = _figure(WIDE)
         places, width = np.arange(len(clients)), 0.8 / len(values)
         for turn, (key, heights) in enumerate(values.items()):
             left = places - 0.4 + turn * width
-            axes.bar(left, heights, width, align="edge", color=key.colour)
-        for at, note in enumerate(notes):
-            known = [heights[at] for heights in values.values() if np.isfinite(heights[at])]
-            axes.text(at, max(known, default=0) + 0.01, note, ha="center", va="bottom", fontsize=7)
+            bars = axes.bar(left, heights, 0.92 * width, align="edge", color=key.colour)
+            for bar in bars if key.dash else ():
+                bar.set(facecolor="none", edgecolor=key.colour, hatch="////")
         short = [client if len(client) <= 18 else f"{client[:17]}…" for client in clients]
         axes.set_xticks(places, short, rotation=90 if len(clients) > 8 else 0, fontsize=9)
         axes.grid(visible=False, axis="x")
-        axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(0, 1.08 if notes else 1.02))
+        axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(0, 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         return _svg(figure, name)
 
@@ -193,11 +228,6 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 def _draw(axes: Axes, key: Key, x: Any, y: Any, **style: Any) -> None:
     axes.plot(x, y, color=key.colour, linestyle=DASHES[key.dash % len(DASHES)], **style)
-
-
-def _power_of_ten(value: float) -> str:
-    exponent = round(np.log10(value))
-    return "1" if exponent == 0 else "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _svg(figure: Figure, name: str) -> Markup:

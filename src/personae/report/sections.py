@@ -1,192 +1,206 @@
-"""The sections of a report, each from the run to a piece of HTML (empty where there is nothing to say)."""
+"""The sections of a report that are tables, each from the run."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from personae.report.figures import over_rounds
-from personae.report.markup import Markup, join, section, table, tag
+from personae.report.content import Note, Section, Table
+from personae.report.first_screen import left
+from personae.report.measured import Measured, difference
 from personae.report.payloads import EXPLANATIONS
-from personae.report.plots import Key, Line
-from personae.report.records import Record, Run, Stage
+from personae.report.records import Run
 from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
+from personae.report.verdict import Role, Verdict
 from personae.report.warnings import warnings_of
-from personae.report.wording import size
+from personae.report.wording import duration, size
+from personae.words import counted
 
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100
 
 
-def notices(run: Run) -> Markup:
+def notices(run: Run) -> list[Note]:
     found = []
     if run.missing:
-        found.append(tag("p", f"Not there (yet): {', '.join(run.missing)}.", class_="notice"))
+        found.append(Note(f"Not there (yet): {', '.join(run.missing)}."))
     for stage in run.unfinished:
         done, of = run.records[stage.name].last_round, "" if stage.rounds is None else f" of {stage.rounds}"
-        text = f"{stage.label}: in progress, round {done}{of}; what follows is provisional."
-        found.append(tag("p", text, class_="notice"))
-    found += [tag("p", line, class_="warning", role="note") for line in warnings_of(run)]
-    return join(*found)
+        found.append(Note(f"{stage.label}: in progress, round {done}{of}; what follows is provisional."))
+    return [*found, *(Note(line, "warning") for line in warnings_of(run))]
 
 
-def headline(run: Run) -> Markup:
+def results(run: Run, found: Verdict) -> Section:
+    """Every metric of the final models, place by place, with differences to the baseline where they are paired."""
     rows = rows_of(run)
-    columns = columns_of(rows)
-    if not columns:
-        return section("Results", "results", tag("p", "Nothing has been evaluated yet."))
+    pooled = {model.label for model in found.models if model.role is Role.POOLED}
     places: dict[str, list[str]] = {}
-    for column in columns:
+    for column in columns_of(rows):
         places.setdefault(heading(column)[0], []).append(column)
-    found = [
-        _clients(rows, names) if place == "clients" else _one_place(place, rows, names)
-        for place, names in places.items()
+    tables = [
+        (_clients if place == "clients" else _one_place)(place, rows, names, pooled) for place, names in places.items()
     ]
-    return section("Results", "results", *found)
+    tables += _differences(run, found)
+    lead = "Every figure of the final models, and differences with their intervals."
+    return Section("results", "Results by benchmark", lead, tables=tables)
 
 
-def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str]) -> Markup:
-    body = [
-        [row.label, *(cell(row.metrics, column) for column in columns)]
-        for row in rows
-        if any(column in row.metrics for column in columns)
-    ]
+def _one_place(place: str, rows: Sequence[Row], columns: Sequence[str], pooled: Set[str]) -> Table:
+    chosen = [row for row in rows if any(column in row.metrics for column in columns)]
     caption = f"{place}: final models, in percent."
     if any(column + DEVIATION in row.metrics for row in rows for column in columns):
         caption += " Mean ± standard deviation over the folds, where there are any."
-    return table([place, *(heading(column)[1] for column in columns)], body, caption)
+    body = [[row.label, *(cell(row.metrics, column) for column in columns)] for row in chosen]
+    best = _best([[None if row.label in pooled else row.metrics.get(column) for column in columns] for row in chosen])
+    return Table([place, *(heading(column)[1] for column in columns)], body, caption, best=best)
 
 
-def _clients(rows: Sequence[Row], columns: Sequence[str]) -> Markup:
+def _best(values: Sequence[Sequence[float | None]]) -> frozenset[tuple[int, int]]:
+    """The cells with the highest value of their column, the first column being names; None does not compete."""
+    found = set()
+    for column, of in enumerate(zip(*values, strict=True), start=1):
+        known = [value for value in of if value is not None]
+        found |= {(row, column) for row, value in enumerate(of) if len(known) > 1 and value == max(known)}
+    return frozenset(found)
+
+
+def _clients(place: str, rows: Sequence[Row], columns: Sequence[str], pooled: Set[str]) -> Table:
     """A line for the global model and one for the personal ones, so that they stand below each other."""
     metrics = list(dict.fromkeys(column.removeprefix(CLIENTS).partition("/")[2] for column in columns))
-    body = [
-        [f"{row.label}, {model}", *(cell(row.metrics, f"{CLIENTS}{model}/{metric}") for metric in metrics)]
+    lines = [
+        (f"{row.label}, {model}", [f"{CLIENTS}{model}/{metric}" for metric in metrics], row.metrics)
         for row in rows
         for model in ("global", "personal")
         if any(f"{CLIENTS}{model}/{metric}" in row.metrics for metric in metrics)
     ]
+    body = [[label, *(cell(known, name) for name in names)] for label, names, known in lines]
     caption = (
-        "clients: final models, in percent. Mean ± standard deviation over the clients, each on its own test images."
+        f"{place}: final models, in percent. Mean ± standard deviation over the clients, each on its own test images."
     )
     if any(among_everybody(metric) for metric in metrics):
         caption += " 1:1 and 1:N are among the test images of everybody."
-    return table(["clients", *(heading(metric)[1] for metric in metrics)], body, caption)
+    shared = {f"{label}, global" for label in pooled}
+    best = _best([[None if label in shared else known.get(name) for name in names] for label, names, known in lines])
+    return Table([place, *(heading(metric)[1] for metric in metrics)], body, caption, best=best)
 
 
-def disclosure(run: Run) -> Markup:
-    found: list[str] = []
-    for stage in run.stages:
-        if stage.pools_faces:
-            text = " pooled the faces of all clients in one place. It is a bound to compare with, not a private method."
-            found.append(tag("p", tag("strong", stage.label), text, class_="alarm", role="note"))
-        if "ClassEmbeddings" in _left(run, stage):
-            text = (
-                ": vectors that stand for single persons (ClassEmbeddings) left the clients. Whoever holds them can"
-                " recognise these persons in other images."
+def _differences(run: Run, found: Verdict) -> list[Table]:
+    """To the baseline, on each benchmark whose rates have been resampled."""
+    if found.baseline is None or found.baseline.personal:
+        return []
+    base = run.records[found.baseline.stage.name].evaluation or {}
+    tables = []
+    for place, known in base.items():
+        metrics = list(known.get("resampled", {}))
+        rows = []
+        for stage in run.stages:
+            result = (run.records[stage.name].evaluation or {}).get(place, {})
+            if stage.name != found.baseline.stage.name and result.get("resampled", {}).keys() >= set(metrics):
+                rows.append([stage.label, *(_gain(result, known, metric) for metric in metrics)])
+        if metrics and rows:
+            caption = (
+                f"{place}: differences to {found.baseline.label} in percentage points, with 95% intervals over the "
+                "people tested. Where an interval contains zero, the difference is noise."
             )
-            found.append(tag("p", tag("strong", stage.label), text, class_="warning", role="note"))
-        if stage.discloses is not None and (undeclared := set(_left(run, stage)) - set(stage.discloses)):
-            text = f" sent what it had not declared: {', '.join(sorted(undeclared))}."
-            found.append(tag("p", tag("strong", stage.label), text, class_="alarm", role="note"))
-    rows = [
+            tables.append(Table([f"{place}, difference", *(heading(metric)[1] for metric in metrics)], rows, caption))
+    return tables
+
+
+def _gain(result: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]], metric: str) -> str:
+    one, other = (Measured(each["metrics"][metric], tuple(each["resampled"][metric])) for each in (result, base))  # type: ignore[arg-type]
+    return difference(one, other).text
+
+
+def traffic(run: Run) -> Section:
+    notes = []
+    declared = [
         [stage.label, payload, EXPLANATIONS.get(payload, ""), size(run.records[stage.name].payloads["up", payload])]
         for stage in run.stages
-        for payload in _left(run, stage)
+        for payload in left(run, stage)
     ]
-    rows += [
+    declared += [
         [stage.label, "faces", "the images themselves, in one place", "–"] for stage in run.stages if stage.pools_faces
     ]
-    if rows:
+    tables = []
+    if declared:
         caption = "Everything that the stages may send to the server, and how much of it they sent."
-        found.append(table(["stage", "payload", "what it is", "sent"], rows, caption, texts=3))
+        tables.append(Table(["stage", "payload", "what it is", "sent"], declared, caption, texts=3))
     elif run.stages and all(stage.discloses is not None for stage in run.stages):
-        found.append(tag("p", "Nothing left the clients."))
+        notes.append(Note("Nothing left the clients."))
     else:
-        found.append(tag("p", "Not known yet: no summary says it, and no transfer has been recorded."))
-    return section("What left the clients", "disclosure", *found)
-
-
-def _left(run: Run, stage: Stage) -> list[str]:
-    """Declared payloads, then any others that the ledger saw going up."""
-    sent = (payload for direction, payload in run.records[stage.name].payloads if direction == "up")
-    return list(dict.fromkeys((*(stage.discloses or ()), *sorted(sent))))
-
-
-def course(run: Run) -> Markup:
-    """How the stages went: rounds, time and traffic."""
-    rows = []
-    for stage in run.stages:
-        record = run.records[stage.name]
-        seconds = f"{sum(record.seconds.values()):,.1f} s" if record.seconds else "–"
-        traffic = [size(sum(record.traffic[direction].values())) for direction in ("up", "down")]
-        rows.append([stage.label, stage.algorithm, str(record.last_round), seconds, *traffic])
-    if not rows:
-        return Markup()
-    head = ["stage", "algorithm", "rounds", "time", *WAYS.values()]
-    return section("Stages", "stages", table(head, rows, "The stages of the run.", texts=2))
-
-
-def ledger(run: Run) -> Markup:
+        notes.append(Note("Not known yet: no summary says it, and no transfer has been recorded."))
     rows = [
         [stage.label, payload, WAYS[direction], f"{record.messages[direction, payload]:,}", size(total), f"{total:,}"]
         for stage in run.stages
         for record in [run.records[stage.name]]
         for (direction, payload), total in sorted(record.payloads.items(), reverse=True)
     ]
-    if not rows:
-        return section("Ledger", "ledger", tag("p", "No transfer has been recorded."))
-    head = ["stage", "payload", "direction", "messages", "size", "bytes"]
-    by_payload = table(head, rows, "Every transfer, by payload and direction.", texts=3)
     by_round = [
         [stage.label, str(number), *(f"{record.traffic[direction][number]:,}" for direction in ("up", "down"))]
         for stage in run.stages
         for record in [run.records[stage.name]]
         for number in sorted(set(record.traffic["up"]) | set(record.traffic["down"]))
     ]
-    caption = "Bytes by round."
-    rounds = table(["stage", "round", *WAYS.values()], by_round, caption)
-    plots = [
-        over_rounds(f"traffic-{at}", f"{stage.label}: traffic by round", "MB", _megabytes(record), from_zero=True)
-        for at, stage in enumerate(run.stages)
-        for record in [run.records[stage.name]]
-        if record.payloads
-    ]
-    folded = tag("details", tag("summary", "Totals of every round"), rounds)
-    return section("Ledger", "ledger", by_payload, tag("div", *plots, class_="figures"), folded)
+    folded = []
+    if rows:
+        head = ["stage", "payload", "direction", "messages", "size", "bytes"]
+        tables.append(Table(head, rows, "Every transfer, by payload and direction.", texts=3))
+        folded = [("Totals of every round", Table(["stage", "round", *WAYS.values()], by_round, "Bytes by round."))]
+    lead = "What was sent, in which direction, and how much."
+    return Section("traffic", "Traffic", lead, notes=notes, tables=tables, folded=folded)
 
 
-def _megabytes(record: Record) -> list[Line]:
-    ways = ((Key(WAYS["up"], 0), record.traffic["up"]), (Key(WAYS["down"], 1, 1), record.traffic["down"]))
-    return [Line(key, sorted(bytes_), [bytes_[number] / 1e6 for number in sorted(bytes_)]) for key, bytes_ in ways]
+def timing(run: Run) -> Section:
+    """How the stages went, and who was absent."""
+    rows = []
+    for stage in run.stages:
+        seconds = run.records[stage.name].seconds
+        total, each = sum(seconds.values()), sum(seconds.values()) / max(1, len(seconds))
+        times = [duration(total), duration(each)] if seconds else ["–", "–"]
+        rows.append([stage.label, stage.algorithm, str(run.records[stage.name].last_round), *times])
+    head = ["stage", "algorithm", "rounds", "time", "a round"]
+    tables = [Table(head, rows, "Training, without the time that tests took.", texts=2)] if rows else []
+    absent = _absences(run)
+    tables += [absent] if absent else []
+    notes = [] if absent or not rows else [Note("No update was rejected, and no client failed.")]
+    return Section("timing", "Timing", "Rounds, time, and clients that failed.", notes=notes, tables=tables)
 
 
-def absences(run: Run) -> Markup:
+def _absences(run: Run) -> Table | None:
     found: Counter[tuple[str, str, str, str]] = Counter()
     for stage in run.stages:
         for (what, client, reason), times in run.records[stage.name].absences.items():
             found[stage.label, client, what, reason] += times
     if not found:
-        return section("Rejected and failed clients", "absences", tag("p", "None."))
+        return None
     rows = [[*key, f"{times:,}"] for key, times in found.most_common(MOST_ABSENCES)]
     rest = len(found) - len(rows)
     caption = "How often a client's update was rejected, or failed to arrive, and why."
     if rest > 0:
         caption += f" {rest:,} rarer entries are left out; metrics.jsonl has them all."
-    return section(
-        "Rejected and failed clients",
-        "absences",
-        table(["stage", "client", "what", "reason", "rounds"], rows, caption, texts=4),
-    )
+    return Table(["stage", "client", "what", "reason", "rounds"], rows, caption, texts=4)
 
 
-def setting(run: Run) -> Markup:
-    environment = table(
-        ["what", "value"], [[key, str(value)] for key, value in run.environment.items()], "Environment.", texts=2
+def faces(run: Run) -> Section:
+    """Where the faces come from; the report itself shows none."""
+    given = run.config.get("data")
+    sources = {name: each for name, each in given.items() if isinstance(each, dict)} if isinstance(given, dict) else {}
+    keys = list(dict.fromkeys(key for each in sources.values() for key, value in each.items() if value is not None))
+    rows = [[name, *(_plain(each.get(key)) for key in keys)] for name, each in sources.items()]
+    clients = {client for record in run.records.values() for client in record.last_clients}
+    notes = (
+        [Note(f"The private faces are divided among {counted(len(clients), 'client')}.")] if clients and rows else []
     )
-    config = tag(
-        "details",
-        tag("summary", "config.json"),
-        tag("pre", json.dumps(run.config, indent=2, ensure_ascii=False)),
-        open=True,
-    )
-    return section("Configuration and environment", "setting", environment if run.environment else "", config)
+    tables = [Table(["faces", *keys], rows, "As the experiment names them.", texts=1 + len(keys))] if rows else []
+    return Section("faces", "Faces", "Whose photographs were used, and from where.", notes=notes, tables=tables)
+
+
+def _plain(value: object) -> str:
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def setting(run: Run) -> Section:
+    rows = [[key, str(value)] for key, value in run.environment.items()]
+    tables = [Table(["what", "value"], rows, "Environment.", texts=2)] if rows else []
+    code = json.dumps(run.config, indent=2, ensure_ascii=False)
+    lead = "Everything that the result depends on, and the machine."
+    return Section("setting", "Configuration", lead, tables=tables, code=code)

@@ -1,0 +1,114 @@
+"""What a reader sees first: the methods with their intervals, and what left the clients."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from personae.report.content import Bar, Chart, ChartRow, Note, Track
+from personae.report.measured import Measured
+from personae.report.payloads import EXPLANATIONS, in_words
+from personae.report.records import Run, Stage
+from personae.report.verdict import Model, Verdict
+from personae.report.wording import size
+
+STEP = 0.05  # axes end at multiples of it
+
+
+def chart(found: Verdict) -> Chart | None:
+    """A row for each method. All columns share one axis, so that they can be compared."""
+    if not found.rows:
+        return None
+    low, high = _range(found.models)
+    places = {stage: at for at, stage in enumerate(dict.fromkeys(model.stage.name for model in found.models))}
+    rows = []
+    asked = len(found.questions)
+    for model, row in zip(found.models, found.rows, strict=True):
+        tracks = [
+            _track(model.figures.get(question.name), low, high, best)
+            for question, best in zip(found.questions, row.best[:asked], strict=True)
+        ]
+        rows.append(
+            ChartRow(
+                label=row.label,
+                role=row.role.value,
+                series=places[model.stage.name] % 6 + 1,
+                personal=model.personal,
+                tracks=tracks,
+                cells=list(zip(row.cells[asked:], row.best[asked:], strict=True)),
+                gain="baseline" if model is found.baseline else row.gain.text if row.gain else "–",
+                noise=row.gain is not None and not row.gain.beyond_noise,
+            )
+        )
+    compared = ""
+    if found.baseline and found.decisive:
+        compared = f" Differences are to {found.baseline.label}, on {found.decisive.heading}, in percentage points."
+    return Chart(
+        questions=[question.heading for question in found.questions],
+        columns=found.headings[asked:],
+        rows=rows,
+        axis=(f"{100 * low:.0f}%", f"{100 * high:.0f}%"),
+        baseline=found.baseline.label if found.baseline else "",
+        caption=f"{found.caption} A dot is the figure, the line through it its 95% interval. Bold is best; what pooled "
+        f"all faces does not compete.{compared}",
+    )
+
+
+def _range(models: Sequence[Model]) -> tuple[float, float]:
+    ends = []
+    for model in models:
+        for figure in model.figures.values():
+            interval = figure.interval
+            ends += [figure.value] if interval is None else [interval.low, interval.high]
+    low, high = max(0.0, min(ends) - STEP / 5), min(1.0, max(ends) + STEP / 5)
+    return math.floor(low / STEP) * STEP, math.ceil(high / STEP) * STEP
+
+
+def _track(figure: Measured | None, low: float, high: float, best: bool) -> Track | None:
+    if figure is None:
+        return None
+
+    def place(value: float) -> float:
+        return round(100 * min(1.0, max(0.0, (value - low) / (high - low))), 2)
+
+    interval = figure.interval
+    low_end, high_end = (place(interval.low), place(interval.high)) if interval else (None, None)
+    return Track(f"{100 * figure.value:.1f}%", place(figure.value), low_end, high_end, best)
+
+
+def sent(run: Run) -> list[Bar]:
+    """Everything that clients sent, by kind, the largest first."""
+    kinds: Counter[str] = Counter()
+    for record in run.records.values():
+        for (way, payload), count in record.payloads.items():
+            if way == "up":
+                kinds[payload] += count
+    total = sum(kinds.values())
+    return [
+        Bar(in_words(kind), size(count), round(100 * count / max(1, total), 2), EXPLANATIONS.get(kind, kind))
+        for kind, count in kinds.most_common()
+    ]
+
+
+def disclosures(run: Run) -> list[Note]:
+    """What somebody who cares for privacy must not overlook."""
+    found = []
+    for stage in run.stages:
+        if stage.pools_faces:
+            text = " pooled the faces of all clients in one place. It is a bound to compare with, not a private method."
+            found.append(Note(text, "alarm", stage.label))
+        if "ClassEmbeddings" in left(run, stage):
+            text = (
+                ": vectors that stand for single persons (ClassEmbeddings) left the clients. Whoever holds them can"
+                " recognise these persons in other images."
+            )
+            found.append(Note(text, "warning", stage.label))
+        if stage.discloses is not None and (undeclared := set(left(run, stage)) - set(stage.discloses)):
+            text = f" sent what it had not declared: {', '.join(sorted(undeclared))}."
+            found.append(Note(text, "alarm", stage.label))
+    return found
+
+
+def left(run: Run, stage: Stage) -> list[str]:
+    """Declared payloads, then any others that the ledger saw going up."""
+    seen = (payload for direction, payload in run.records[stage.name].payloads if direction == "up")
+    return list(dict.fromkeys((*(stage.discloses or ()), *sorted(seen))))
