@@ -8,7 +8,7 @@ import typer
 from click import Context
 from typer.core import TyperGroup
 
-from personae.commands import about, data, deployment, evaluation, partition, recipes, recognition, runs
+from personae.commands import about, comparing, data, deployment, evaluation, partition, recipes, recognition, runs
 from personae.console import messages
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.interrupts import interruptible
@@ -24,6 +24,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(cls=Commands, callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(runs.app)
+app.add_typer(comparing.app)
 app.add_typer(evaluation.app)
 app.add_typer(partition.app)
 app.add_typer(recipes.app)

@@ -27,7 +27,7 @@ def benchmarks_of(materials: Materials) -> ModelEvaluator:
 
 
 def _benchmarked(embedder: Embedder, benchmarks: Sequence[Benchmark]) -> dict[str, float]:
-    results = {benchmark.name: benchmark.evaluate(embedder).metrics for benchmark in benchmarks}
+    results = {benchmark.name: benchmark.evaluate(embedder, final=False).metrics for benchmark in benchmarks}
     return {f"{name}/{metric}": value for name, metrics in results.items() for metric, value in metrics.items()}
 
 

@@ -1,9 +1,12 @@
 """`report.html`: one page with everything about a run, which needs nothing beside it: no network, no scripts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from personae.files import write_text
 from personae.report.clusters import cluster_section
+from personae.report.comparison import Comparison, differences_section
+from personae.report.content import Note, Section
 from personae.report.fairness import fairness_section
 from personae.report.figures import chosen, legend, operating_points, per_client, progress, score_distributions
 from personae.report.first_screen import chart, disclosures, sent
@@ -11,7 +14,8 @@ from personae.report.records import Run, read_run
 from personae.report.sections import faces, notices, results, setting, timing, traffic
 from personae.report.table import heading
 from personae.report.templates import metrics_of, render
-from personae.report.verdict import verdict
+from personae.report.verdict import Verdict, verdict
+from personae.report.warnings import warnings_of
 
 
 def write_report(run: Path) -> Path:
@@ -22,8 +26,29 @@ def write_report(run: Path) -> Path:
 
 
 def page(run: Run) -> str:
-    found = verdict(run)
+    kicker = "Federated face recognition" + (f", seed {run.config['seed']}" if "seed" in run.config else "")
+    return _page(run, verdict(run), kicker, notices(run), ends=[setting(run)])
+
+
+def write_comparison(comparison: Comparison, target: Path) -> None:
+    """A page like that of a run, with a run in the place of each stage."""
+    found = comparison.verdict
+    notes = [*comparison.notes, *(Note(line, "warning") for line in warnings_of(comparison.run))]
+    starts = [differences_section(comparison)]
+    write_text(target, _page(comparison.run, found, "Comparison of runs", notes, starts=starts))
+
+
+def _page(
+    run: Run,
+    found: Verdict,
+    kicker: str,
+    notes: Sequence[Note],
+    *,
+    starts: Sequence[Section] = (),
+    ends: Sequence[Section] = (),
+) -> str:
     every = (
+        *starts,
         results(run, found),
         per_client(run),
         progress(run),
@@ -34,7 +59,7 @@ def page(run: Run) -> str:
         fairness_section(run),
         traffic(run),
         timing(run),
-        setting(run),
+        *ends,
     )
     sections = [section for section in every if section]
     metrics = metrics_of([figure for section in sections for figure in section.figures])
@@ -42,12 +67,11 @@ def page(run: Run) -> str:
     return render(
         "run",
         title=run.name,
-        kicker="Federated face recognition" + (f", seed {run.config['seed']}" if "seed" in run.config else ""),
-        run=run,
+        kicker=kicker,
         verdict=found,
         chart=chart(found),
         sent=sent(run),
-        notices=notices(run),
+        notices=notes,
         disclosures=disclosures(run),
         sections=sections,
         legend=legend(run),

@@ -63,6 +63,8 @@ class Difference:
     @property
     def points(self) -> str:
         """In percentage points, with the sign."""
+        if math.isnan(self.value):
+            return "not known"
         return f"{100 * self.value:+.1f}"
 
     @property

@@ -85,13 +85,15 @@ class Verdict:
     baseline: Model | None
 
 
-def verdict(run: Run) -> Verdict:
+def verdict(run: Run, baseline: str | None = None) -> Verdict:
+    """`baseline`: the stage to compare with; by default training alone, or what the methods began with."""
     questions = _questions(run)
     models = _models(run, questions)
-    decisive, baseline = _decisive(questions, models)
+    decisive, compared = _decisive(questions, models) if baseline is None else _against(baseline, questions, models)
     best = _best(models, decisive)
-    headings, rows = _table(models, questions, baseline, decisive)
-    sentences = (*_who_won(best, baseline, decisive), *_what_left(run), *_how_long(run))
+    headings, rows = _table(models, questions, compared, decisive)
+    other = compared if compared is not best else _second(models, best, decisive)
+    sentences = (*_who_won(best, other, decisive, so_far=bool(run.unfinished)), *_what_left(run), *_how_long(run))
     remarks = (*_pooled(models, best, decisive), *_own_models(models, questions))
     return Verdict(
         sentences=sentences,
@@ -103,7 +105,7 @@ def verdict(run: Run) -> Verdict:
         decisive=decisive,
         models=models,
         best=best,
-        baseline=baseline,
+        baseline=compared,
     )
 
 
@@ -218,6 +220,27 @@ def _decisive(questions: Sequence[Question], models: Sequence[Model]) -> tuple[Q
     return (questions[0] if questions else None), None
 
 
+def _against(
+    stage: str, questions: Sequence[Question], models: Sequence[Model]
+) -> tuple[Question | None, Model | None]:
+    """The first figure that this stage has in common with another; its personal models where only they have it."""
+    for question in questions:
+        having = [each for each in models if question.name in each.figures]
+        own = [each for each in having if each.stage.name == stage]
+        if own and len(having) > len(own):
+            return question, _best_of(own, question)
+    return (questions[0] if questions else None), None
+
+
+def _second(models: Sequence[Model], best: Model | None, question: Question | None) -> Model | None:
+    """The best of the others, where the best is the baseline itself."""
+    if best is None or question is None:
+        return None
+    having = [each for each in models if question.name in each.figures and each.role is not Role.POOLED]
+    others = [each for each in having if each.stage.name != best.stage.name]
+    return _best_of(others, question) if others else None
+
+
 def _best_of(models: Sequence[Model], question: Question) -> Model:
     return max(models, key=lambda each: each.figures[question.name].value)
 
@@ -230,12 +253,13 @@ def _best(models: Sequence[Model], question: Question | None) -> Model | None:
     return _best_of(together or having, question) if having else None
 
 
-def _who_won(best: Model | None, baseline: Model | None, question: Question | None) -> tuple[str, ...]:
+def _who_won(best: Model | None, baseline: Model | None, question: Question | None, *, so_far: bool) -> tuple[str, ...]:
     if best is None or question is None:
         return ("Nothing has been evaluated yet.",)
     reached = _share(best, question)
-    what = f"The best method, {best.label}, recognises {reached} of {question.heading} {question.at}"
-    if baseline is None or baseline is best:
+    method = "The best method so far" if so_far else "The best method"
+    what = f"{method}, {best.label}, recognises {reached} of {question.heading} {question.at}"
+    if baseline is None:
         return (f"{what}; there is nothing to compare it with.",)
     gain = difference(best.figures[question.name], baseline.figures[question.name])
     other = f"{baseline.label} {_share(baseline, question)}"

@@ -3,7 +3,9 @@
 from personae.screen.about import algorithm, algorithms, disclosure, findings
 from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
+from personae.screen.results import comparison
 from personae.screen.runs import findings_of_claims, forecast, models, paths, recipes, written_experiment
+from personae.screen.watching import watch
 
 __all__ = [
     "algorithm",
@@ -11,6 +13,7 @@ __all__ = [
     "aligned",
     "benchmarks",
     "clusters",
+    "comparison",
     "disclosure",
     "enrolled",
     "exported",
@@ -25,5 +28,6 @@ __all__ = [
     "paths",
     "people",
     "recipes",
+    "watch",
     "written_experiment",
 ]

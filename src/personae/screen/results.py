@@ -1,12 +1,18 @@
 """What came of a run: the verdict in sentences, and a table with methods as rows that fits 80 columns."""
 
+from pathlib import Path
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from personae.console import output
+from personae.report.comparison import Comparison
+from personae.report.content import Table as Content
 from personae.report.verdict import Verdict
-from personae.screen.basics import say
+from personae.screen.basics import print_json, say
+
+SETTINGS = 12  # that are shown; the page has all
 
 
 def verdict(found: Verdict) -> None:
@@ -28,4 +34,45 @@ def verdict_table(found: Verdict) -> Table:
         # Text, not str: square brackets in a label are no instruction to the console.
         cells = [Text(cell, "bold green" if best else "") for cell, best in zip(row.cells, row.best, strict=True)]
         table.add_row(Text(row.label), *cells)
+    return table
+
+
+def comparison(found: Comparison, page: Path, as_json: bool) -> None:
+    """Runs side by side: the verdict, what each gains over the first, and the settings in which they differ."""
+    judged = found.verdict
+    if as_json:
+        rows = [
+            {
+                "run": model.stage.name,
+                "method": row.label,
+                "figures": dict(zip(judged.headings, row.cells, strict=True)),
+                "difference": row.gain.text if row.gain else None,
+            }
+            for model, row in zip(judged.models, judged.rows, strict=True)
+        ]
+        said = [*judged.sentences, *judged.remarks]
+        notes = [note.text for note in found.notes]
+        print_json(
+            {"page": str(page), "verdict": said, "notes": notes, "runs": rows, "settings": found.differences.rows}
+        )
+        return
+    verdict(judged)
+    for row in judged.rows:
+        if row.gain is not None:
+            say(f"{row.label}: {row.gain.text} points")
+    for note in found.notes:
+        output.print(f"- {note.text}", style="yellow", markup=False, soft_wrap=True)
+    if found.differences.rows:
+        output.print(_settings(found.differences))
+    say(f"page: {page}")
+
+
+def _settings(content: Content) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for title in content.head:
+        table.add_column(Text(title), overflow="fold")
+    for row in content.rows[:SETTINGS]:
+        table.add_row(*map(Text, row))
+    if len(content.rows) > SETTINGS:
+        table.add_row(Text(f"and {len(content.rows) - SETTINGS} more, in the page"))
     return table
