@@ -11,12 +11,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from personae.core import message
 from personae.core.algorithm import AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
 from personae.core.layer import Layer, Layered, exchanged, innermost, recast
 from personae.core.layout import Layout
 from personae.core.message import Broadcast, LocalState, Message, ServerState
-from personae.core.payload import Arrays, Count, NetworkVector, Payload, Scalar, Scalars
+from personae.core.payload import Arrays, Count, Expectation, NetworkVector, Payload, Scalar, Scalars
 from personae.core.rng import generator
 from toys import NAMES
 
@@ -27,7 +26,14 @@ SIZE = 1e3  # of the masks: far longer than any update, and short enough for flo
 class Masked(Payload):
     """Numbers that say nothing before those of all clients are added up."""
 
+    meaning = "numbers that say nothing before those of all clients are added up"
+    short = "masked numbers"
+
     values: Tensor  # float64
+
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        return 8 * expected.layout.size  # of a masked model, beside which the others are small
 
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
         return {"values": self.values}, {}
@@ -35,9 +41,6 @@ class Masked(Payload):
     @classmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:
         return cls(arrays["values"])
-
-
-message.KINDS, message.KEPT_TYPES = (*message.KINDS, Masked), (*message.KEPT_TYPES, Masked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,10 @@ from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
 from personae.core.warnings import Figures
 from personae.errors import DataError
-from personae.parts.clustering import CFinch, Method, agreement
+from personae.parts.clustering import CFinch, Method, Shape, agreement
 from personae.parts.pseudo import odd_clusters, pseudo_labels
+
+COMPARED = ("f_score", "precision", "recall", "nmi")  # with the people that there are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,11 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "cluster"
+    figures: ClassVar[tuple[str, ...]] = (
+        *Shape.names(),
+        *(f"pseudo-labels/{name}" for name in ("clustered", *COMPARED)),
+        "people",
+    )
     aggregates: ClassVar[Aggregates] = "nothing"
 
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
@@ -83,13 +90,7 @@ class Cluster(Algorithm[State, Down, Private, Up]):
         figures = {**shape.figures(), "pseudo-labels/clustered": 1 - shape.outside}
         if self.evaluated:
             found = agreement(labels, client.train.labels)
-            compared = {
-                "f_score": found.f_score,
-                "precision": found.precision,
-                "recall": found.recall,
-                "nmi": found.nmi,
-            }
-            figures |= {f"pseudo-labels/{name}": value for name, value in compared.items()}
+            figures |= {f"pseudo-labels/{name}": getattr(found, name) for name in COMPARED}
             figures["people"] = client.train.classes
         return Up(figures=Scalars(figures)), Private(labels=labels)
 

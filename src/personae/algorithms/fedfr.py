@@ -97,6 +97,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "fedfr"
+    figures: ClassVar[tuple[str, ...]] = ("loss", SHARE)
 
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=LocalSGD)

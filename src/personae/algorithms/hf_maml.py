@@ -40,6 +40,7 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
     """
 
     name: ClassVar[str] = "hf_maml"
+    figures: ClassVar[tuple[str, ...]] = ("loss", "adapted")
 
     margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
     meta: MetaSGD = field(default_factory=MetaSGD)
@@ -82,6 +83,7 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
     """
 
     name: ClassVar[str] = "hf_maml_global"
+    figures: ClassVar[tuple[str, ...]] = ("loss", "adapted")
 
     margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
     meta: MetaSGD = field(default_factory=MetaSGD)

@@ -47,6 +47,7 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "q_fedavg"
+    figures: ClassVar[tuple[str, ...]] = ("loss", BEFORE)
     aggregates: ClassVar[Aggregates] = "mean"  # its step is a mean whose weights are the point of it
 
     q: float = 1.0

@@ -69,6 +69,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "unsupervised"
+    figures: ClassVar[tuple[str, ...]] = ("loss", *Shape.names())
 
     margin: Margin = field(default_factory=Margin)
     training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))

@@ -146,6 +146,7 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     federated: ClassVar[bool] = True  # False: the server works alone, no client is asked
     pools_faces: ClassVar[bool] = False  # True: a baseline that needs everybody's faces in one place
     aggregates: ClassVar[Aggregates] = "vectors"  # what `merge` makes of vectors: by any rule, their mean, or nothing
+    figures: ClassVar[tuple[str, ...]] = ("loss",)  # what the `Scalars` of an update may be called; `a/*` is a pattern
     shows_others: ClassVar[bool] = False  # True: a baseline whose clients receive the class embeddings of others
     # Experiment files are validated against these dataclasses; a misspelt hyper-parameter must not pass.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

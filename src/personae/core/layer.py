@@ -49,6 +49,7 @@ class Layer:
     """What goes around an algorithm: a frozen dataclass of its settings."""
 
     name: ClassVar[str]
+    figures: ClassVar[tuple[str, ...]] = ()  # names of those that it adds to what clients send
     hides_single_updates: ClassVar[bool] = False  # True: the server can read what clients send only as a sum
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -135,6 +136,10 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
     @property
     def types(self) -> Types:  # type: ignore[override]
         return _types(self.layer, self.inner.types)
+
+    @property
+    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.inner.figures, *self.layer.figures)
 
     @property
     def pools_faces(self) -> bool:  # type: ignore[override]

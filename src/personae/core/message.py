@@ -9,14 +9,16 @@ from typing import Any, Union, get_args, get_origin
 
 from torch import Tensor
 
-from personae.core.payload import KINDS, FailureCode, ModelState, Scalars
-
-KEPT_TYPES = (*KINDS, Tensor, bool, int, float, str)
+from personae.core.payload import FailureCode, ModelState, Payload, Scalars, is_kind
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The members of a union, or the type itself."""
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _can_be_kept(kind: Any) -> bool:
+    return kind in (Tensor, bool, int, float, str) or is_kind(kind)
 
 
 class Undeclared(TypeError):
@@ -39,8 +41,8 @@ class Record:
     def _allows(cls, kind: Any) -> bool:
         if get_origin(kind) in (dict, Mapping):
             key, value = get_args(kind)
-            return key is str and value in KEPT_TYPES
-        return kind in KEPT_TYPES
+            return key is str and _can_be_kept(value)
+        return _can_be_kept(kind)
 
     @classmethod
     def _refusal(cls) -> str:
@@ -61,11 +63,11 @@ class Message(Record):
 
     @classmethod
     def _allows(cls, kind: Any) -> bool:
-        return kind in KINDS
+        return is_kind(kind)
 
     @classmethod
     def _refusal(cls) -> str:
-        return f"may not cross: a message holds {', '.join(kind.__name__ for kind in KINDS)} only"
+        return "may not cross: a message holds payloads only, subclasses of Payload that say what they mean"
 
     def __post_init__(self) -> None:
         for name, annotation in self.hints().items():
@@ -75,12 +77,21 @@ class Message(Record):
                 raise Undeclared(f"{type(self).__qualname__}.{name}: {found}")
 
     @classmethod
-    def payloads(cls) -> dict[str, str]:
+    def kinds(cls) -> dict[str, type[Payload]]:
         """Field -> payload kind: what a message of this type lets across."""
         return {
-            name: " or ".join(_name(kind) for kind in alternatives(annotation) if kind is not types.NoneType)
+            name: next(kind for kind in alternatives(annotation) if kind is not types.NoneType)
             for name, annotation in cls.hints().items()
         }
+
+    @classmethod
+    def payloads(cls) -> dict[str, str]:
+        """The same by name."""
+        return {name: kind.__name__ for name, kind in cls.kinds().items()}
+
+    def parts(self) -> list[Payload]:
+        """What it holds; fields that were left empty are not among them."""
+        return [value for name in self.hints() if isinstance(value := getattr(self, name), Payload)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +140,7 @@ class ServerState(Record):
     def by_client(cls) -> tuple[str, ...]:
         """The fields that map clients' names to what each of them has sent."""
         mappings = {name: get_args(kind) for name, kind in cls.hints().items() if get_origin(kind) in (dict, Mapping)}
-        return tuple(name for name, (_, value) in mappings.items() if value in KINDS)
+        return tuple(name for name, (_, value) in mappings.items() if is_kind(value))
 
     def public_vectors(self) -> Tensor | None:
         """Class embeddings of the public people, where the server has come to any."""

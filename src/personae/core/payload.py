@@ -1,28 +1,68 @@
-"""The kinds of thing that may cross between a client and the server. There are no others."""
+"""What may cross between a client and the server. A kind of payload is one class that says everything about itself.
 
+Wire, firewall, disclosure, dry run, report and card know no kind by name: they ask it what it means, how large it will
+be, what is wrong with it and how it is measured. A new kind is therefore one more subclass of `Payload`, here or in the
+file of the algorithm or layer that needs it.
+"""
+
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Self, TypeGuard
 
 import torch
 from torch import Tensor
 
+from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.problem import Problem
+from personae.words import counted
 
 Scalar = bool | int | float | str | None
 Arrays = dict[str, Tensor]
 _FIGURE = re.compile(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}")
 _MOST_FIGURES = 1000
+_LARGEST_FIGURE = 1e15  # sums and squares of many such are still finite
+
+# What the firewall compares among the updates of a round; a kind may measure something else under a name of its own.
+UPDATE, GRADIENT, SAMPLES = "update", "gradient", "number of samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What is known of a run before anything crosses: a payload has to fit it, and its size follows from it."""
+
+    layout: Layout  # of the backbone
+    width: int  # of an embedding
+    classes: int = 0  # of one client, where a size is asked for
+    public_classes: int = 0
+    figures: tuple[str, ...] = ("*",)  # declared names of figures, or patterns such as `clusters/*`
+    max_samples: int = 100_000_000
+
+
+@dataclass(frozen=True)
+class Description:
+    """A kind of payload in words, for those who decide whether to let it leave."""
+
+    meaning: str
+    short: str
+    is_template: bool
+    is_figure: bool
 
 
 class Payload(ABC):
-    """Something that may leave or reach a client: it knows its arrays and numbers, hence its bytes.
+    """Something that may leave or reach a client.
 
     Payloads are well-formed from the moment they are made; what is not raises ValueError.
     """
+
+    meaning: ClassVar[str]  # what it tells whoever gets it, as the end of a sentence that begins with "It is"
+    short: ClassVar[str]  # the same in two or three words
+    is_template: ClassVar[bool] = False  # True: whoever holds it can recognise a person by it
+    is_figure: ClassVar[bool] = False  # True: a number or a code about the work, and nothing that was learnt
 
     @abstractmethod
     def pack(self) -> tuple[Arrays, dict[str, Scalar]]:
@@ -32,6 +72,32 @@ class Payload(ABC):
     @abstractmethod
     def unpack(cls, arrays: Mapping[str, Tensor], scalars: Mapping[str, Scalar], layout: Layout) -> Self:
         """The reverse of `pack`; raises ValueError on anything that is not exactly what was expected."""
+
+    @classmethod
+    @abstractmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        """Its size before there is one."""
+
+    def misfit(self, expected: Expectation) -> str | None:  # noqa: ARG002 - of kinds that can fail to fit
+        """Why nothing can be done with it in this run, in one phrase."""
+        return None
+
+    def implausible(self, expected: Expectation) -> str | None:  # noqa: ARG002 - of kinds that have bounds
+        """Why the firewall should not let it pass, in one phrase."""
+        return None if all(map(all_finite, self.tensors)) else f"{type(self).__name__} holds values that are not finite"
+
+    def measures(self, model: "ModelState") -> Mapping[str, float]:  # noqa: ARG002 - of kinds that have a length
+        """How large it is beside those of the round's other clients, by what is measured; `model` is what was sent."""
+        return {}
+
+    @property
+    def identities(self) -> int | None:
+        """How many of a client's identities it speaks of. All payloads of a message must agree on it."""
+        return None
+
+    @classmethod
+    def description(cls) -> Description:
+        return Description(cls.meaning, cls.short, cls.is_template, cls.is_figure)
 
     @property
     def bytes(self) -> int:
@@ -45,6 +111,21 @@ class Payload(ABC):
         arrays, scalars = self.pack()
         numbers = [value for value in scalars.values() if isinstance(value, float)]
         return (*arrays.values(), torch.tensor(numbers, dtype=torch.float64))
+
+
+def is_kind(candidate: Any) -> TypeGuard[type[Payload]]:
+    """Whether it is a class of payloads that can be made and says itself what it means; a base class cannot say it."""
+    if not (isinstance(candidate, type) and issubclass(candidate, Payload)):
+        return False
+    return not inspect.isabstract(candidate) and {"meaning", "short"} <= vars(candidate).keys()
+
+
+def known_kinds(above: type[Payload] = Payload) -> dict[str, type[Payload]]:
+    """Every kind that this process has a class for, by name."""
+    found = {above.__name__: above} if is_kind(above) else {}
+    for kind in above.__subclasses__():
+        found |= known_kinds(kind)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +154,20 @@ class NetworkVector(Payload):
         part = cls.part(layout)
         return cls(part, part.flatten(arrays))
 
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        return 4 * cls.part(expected.layout).size
+
+    def misfit(self, expected: Expectation) -> str | None:
+        part = self.part(expected.layout)
+        if self.layout == part:
+            return None
+        difference = part.mismatch(dict(zip(self.layout.names, self.layout.shapes, strict=True)))
+        return f"its model is of another network: {difference or 'its entries are in another order'}"
+
+    def measures(self, model: "ModelState") -> Mapping[str, float]:
+        return {UPDATE: float(torch.dist(self.flat, model.entries(self.layout).to(self.flat.device)))}
+
     @property
     def bytes(self) -> int:
         return self.flat.nbytes
@@ -84,6 +179,9 @@ class NetworkVector(Payload):
 
 class ModelState(NetworkVector):
     """Weights and float buffers of the backbone."""
+
+    meaning = "the network's weights after work on the client's faces"
+    short = "weights"
 
     @classmethod
     def part(cls, layout: Layout) -> Layout:
@@ -108,6 +206,9 @@ class ModelState(NetworkVector):
 class ModelWithoutStatistics(NetworkVector):
     """A model without the running statistics of BatchNorm, which stay with the client."""
 
+    meaning = "the network's weights after work on the client's faces, without the running statistics of BatchNorm"
+    short = "weights"
+
     @classmethod
     def part(cls, layout: Layout) -> Layout:
         return layout.without(layout.statistics)
@@ -115,6 +216,9 @@ class ModelWithoutStatistics(NetworkVector):
 
 class ModelWithoutBatchNorm(NetworkVector):
     """A model without statistics, scales and shifts of BatchNorm, which stay with the client."""
+
+    meaning = "the network's weights after work on the client's faces, without anything of BatchNorm"
+    short = "weights"
 
     @classmethod
     def part(cls, layout: Layout) -> Layout:
@@ -124,9 +228,15 @@ class ModelWithoutBatchNorm(NetworkVector):
 class Gradient(NetworkVector):
     """A direction in which to move the weights: a mean of gradients, or a momentum."""
 
+    meaning = "a direction for the weights, computed on the client's faces: a mean gradient or a momentum"
+    short = "gradients"
+
     @classmethod
     def part(cls, layout: Layout) -> Layout:
         return layout.only(layout.names[: layout.trainable])
+
+    def measures(self, model: ModelState) -> Mapping[str, float]:  # noqa: ARG002 - a direction begins nowhere
+        return {GRADIENT: float(self.flat.norm())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +261,41 @@ class _Vectors(Payload):
 class ClassEmbeddings(_Vectors):
     """One vector for each identity that a client holds: it says something about a person."""
 
+    meaning = "a vector for each of the client's people: a biometric template"
+    short = "a vector for each person"
+    is_template = True
+
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        return 4 * expected.width * expected.classes
+
+    def misfit(self, expected: Expectation) -> str | None:
+        width = self.vectors.shape[1]
+        if width == expected.width:
+            return None
+        return f"its class embeddings hold {width} numbers, the network gives {expected.width}"
+
+    @property
+    def identities(self) -> int:
+        return len(self.vectors)
+
 
 class PublicEmbeddings(_Vectors):
     """One vector for each identity of a public data set that all parties have."""
+
+    meaning = "a vector for each person of the public faces, trained beside the client's own"
+    short = "vectors of public people"
+
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        return 4 * expected.width * expected.public_classes
+
+    def misfit(self, expected: Expectation) -> str | None:
+        rows, width = self.vectors.shape
+        if (rows, width) == (expected.public_classes, expected.width):
+            return None
+        wanted = f"{expected.public_classes} of {expected.width}"
+        return f"its public embeddings are {rows} rows of {width} numbers, not {wanted}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +305,9 @@ class Aliases(Payload):
     A token is a keyed digest of the person's name. Without the key it does not tell who the person is; with the key,
     names can be tried one by one.
     """
+
+    meaning = "a keyed token for each of the client's people, which tells who is held by several clients"
+    short = "tokens of people"
 
     tokens: Tensor  # int64 [classes]
 
@@ -182,10 +327,22 @@ class Aliases(Payload):
         _only((), scalars, cls)
         return cls(arrays["tokens"])
 
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:
+        return 8 * expected.classes
+
+    @property
+    def identities(self) -> int:
+        return len(self.tokens)
+
 
 @dataclass(frozen=True)
 class Count(Payload):
     """How many samples an update rests on."""
+
+    meaning = "the number of samples that an update rests on"
+    short = "counts"
+    is_figure = True
 
     value: int
 
@@ -204,10 +361,24 @@ class Count(Payload):
         _only(("value",), scalars, cls)
         return cls(scalars["value"])  # type: ignore[arg-type]  # it is checked there
 
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:  # noqa: ARG003
+        return 8
+
+    def implausible(self, expected: Expectation) -> str | None:
+        return None if 0 < self.value <= expected.max_samples else f"it claims {counted(self.value, 'sample')}"
+
+    def measures(self, model: ModelState) -> Mapping[str, float]:  # noqa: ARG002
+        return {SAMPLES: self.value}
+
 
 @dataclass(frozen=True)
 class Scalars(Payload):
     """Named figures, such as a mean loss or an accuracy. A name is a short word of a program, and no text."""
+
+    meaning = "figures under declared names, such as a mean loss or rates"
+    short = "figures"
+    is_figure = True
 
     values: Mapping[str, float]
 
@@ -229,10 +400,30 @@ class Scalars(Payload):
         _only((), arrays, cls)
         return cls(dict(scalars))  # type: ignore[arg-type]  # they are checked there
 
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:  # noqa: ARG003 - most send one figure
+        return 8
+
+    def misfit(self, expected: Expectation) -> str | None:
+        """Records and reports hold every figure, so none may spoil them: names as declared, values finite."""
+        if undeclared := self.undeclared(expected.figures):
+            return f"it sends {counted(len(undeclared), 'figure')} under names that are not declared"
+        if not all(abs(value) <= _LARGEST_FIGURE for value in self.values.values()):
+            return "its figures are not finite, or too large to be any"
+        return None
+
+    def undeclared(self, names: tuple[str, ...]) -> list[str]:
+        """The figures that none of these names or patterns declares."""
+        return [name for name in self.values if not any(fnmatchcase(name, each) for each in names)]
+
 
 @dataclass(frozen=True)
 class FailureCode(Payload):
     """Why a client could not do its work: one of a closed list, and not a word of its own."""
+
+    meaning = "why the client could not do its work, as one of a list of codes"
+    short = "failure codes"
+    is_figure = True
 
     value: Problem
 
@@ -249,19 +440,9 @@ class FailureCode(Payload):
         _only(("value",), scalars, cls)
         return cls(next((problem for problem in Problem if problem.value == scalars["value"]), None))  # type: ignore[arg-type]  # it is checked there
 
-
-KINDS: tuple[type[Payload], ...] = (
-    ModelState,
-    ModelWithoutStatistics,
-    ModelWithoutBatchNorm,
-    Gradient,
-    ClassEmbeddings,
-    PublicEmbeddings,
-    Aliases,
-    Count,
-    Scalars,
-    FailureCode,
-)
+    @classmethod
+    def expected_bytes(cls, expected: Expectation) -> int:  # noqa: ARG003
+        return 8
 
 
 def _only(expected: tuple[str, ...], found: Mapping[str, object], kind: type[Payload]) -> None:

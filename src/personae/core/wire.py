@@ -83,10 +83,8 @@ def from_bytes(content: bytes, *, longest_header: int | None = None) -> Packet:
 def payload_bytes(message: Message) -> dict[str, int]:
     """Payload kind -> bytes that a message carries of it."""
     total: dict[str, int] = {}
-    for name in message.hints():
-        value = getattr(message, name)
-        if isinstance(value, Payload):
-            total[type(value).__name__] = total.get(type(value).__name__, 0) + value.bytes
+    for part in message.parts():
+        total[type(part).__name__] = total.get(type(part).__name__, 0) + part.bytes
     return total
 
 

@@ -11,6 +11,11 @@ from personae.evaluation.personalized import AmongEverybody
 from personae.evaluation.verification import all_pairs, tar_at_far, tar_name
 
 
+def metric_names(fars: Sequence[float], protocols: AmongEverybody | None = None) -> tuple[str, ...]:
+    """The names of all figures that `evaluate_client` may give."""
+    return (*map(tar_name, fars), "rank1", *(protocols.names if protocols else ()))
+
+
 def evaluate_client(
     embedder: Embedder,
     train: Samples,

@@ -16,7 +16,7 @@ from personae.core.exact import GRID, blocks, unit, unit_on_grid
 from personae.errors import ConfigError
 from personae.evaluation.comparisons import Crossed, Scores, check_both_kinds, from_within
 from personae.evaluation.identification import class_means, search, tpir_at_fpir
-from personae.evaluation.verification import tar_at_far, tar_name
+from personae.evaluation.verification import rate_name, tar_at_far, tar_name
 
 Protocol = Literal["correct", "paper"]
 
@@ -48,17 +48,29 @@ class AmongEverybody:
         found = {}
         pairs = personal_pairs(own, labels, others, other_labels)
         if pairs.genuine_pairs and pairs.impostor_pairs:
-            found = {f"1:1 {tar_name(far)}": tar for far, tar in tar_at_far(pairs, self.fars).items()}
+            found = {_verification(far): tar for far, tar in tar_at_far(pairs, self.fars).items()}
         probes, probe_labels = torch.cat([own, others]), torch.cat([labels, other_labels])
         mated = torch.isin(probe_labels, train_labels)
         if not mated.any() or mated.all():
             return found
         for protocol in self.protocols:
-            mark = "" if protocol == "correct" else f" ({protocol})"
             rates = personal_identification(train, train_labels, probes, probe_labels, self.fpirs, protocol)
-            names = {fpir: tar_name(fpir).replace("tar@", "tpir@") for fpir in rates}
-            found |= {f"1:N {names[fpir]}{mark}": rate for fpir, rate in rates.items()}
+            found |= {_identification(fpir, protocol): rate for fpir, rate in rates.items()}
         return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all rates that there may be."""
+        identification = (_identification(fpir, protocol) for protocol in self.protocols for fpir in self.fpirs)
+        return (*map(_verification, self.fars), *identification)
+
+
+def _verification(far: float) -> str:
+    return f"1:1 {tar_name(far)}"
+
+
+def _identification(fpir: float, protocol: Protocol) -> str:
+    return f"1:N {rate_name('tpir', fpir)}" + ("" if protocol == "correct" else f" ({protocol})")
 
 
 def personal_pairs(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> Crossed:

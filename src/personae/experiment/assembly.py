@@ -9,7 +9,7 @@ from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
 from personae.experiment.config import Experiment
-from personae.experiment.evaluator import evaluator_of
+from personae.experiment.evaluator import evaluator_of, figures_of
 from personae.experiment.execution import Execution
 from personae.experiment.rundir import RunDirectory
 from personae.models import load_weights
@@ -39,6 +39,7 @@ def federation_of(
         holdings=holdings,
         private=private,
         evaluator=evaluator_of(experiment),
+        figures=figures_of(experiment),
         benchmarks=benchmarks,
         mirror=experiment.evaluation.mirror,
         source=experiment.partition.source or None,

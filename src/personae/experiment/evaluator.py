@@ -9,16 +9,25 @@ from personae.core.layer import innermost
 from personae.core.rng import generator
 from personae.core.samples import is_labelled
 from personae.core.stage import Recipe
-from personae.evaluation.personal import evaluate_client
+from personae.evaluation.personal import evaluate_client, metric_names
 from personae.evaluation.protocols import Benchmark
 from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.materials import Materials
+from personae.parts.clustering.shape import Shape
 from personae.parts.pseudo import pseudo_labels
 from personae.runtime.federation import ClientFaces, Evaluator, ModelEvaluator
 
 
 def evaluator_of(experiment: Experiment) -> Evaluator:
     return partial(_evaluate, options=experiment.evaluation, finder=_finder(experiment.recipe))
+
+
+def figures_of(experiment: Experiment) -> tuple[str, ...]:
+    """The names under which a client may tell how a model does on its faces."""
+    options = experiment.evaluation
+    own = (*metric_names(options.client_fars, options.personalized), *Shape.names())
+    benchmarks = ("personal/heldout*",) if options.personal_benchmarks else ()
+    return (*(f"{model}/{name}" for model in ("global", "personal") for name in own), *benchmarks)
 
 
 def benchmarks_of(materials: Materials) -> ModelEvaluator:

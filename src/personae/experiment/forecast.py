@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from personae.core.layout import Layout
+from personae.core.payload import Expectation
 from personae.core.stage import Stage
 from personae.data.holdings import Holding
 from personae.errors import ConfigError
@@ -86,15 +87,15 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         public = materials.public if getattr(algorithm, "use_public_faces", False) else None
         images = 0 if public is None else len(public)
     people = 0 if materials.public is None else materials.public.samples().classes
-    sizes = layout, width, classes, people, withheld(algorithm)
+    expected = Expectation(layout=layout, width=width, classes=classes, public_classes=people)
     return StageForecast(
         name=stage.name,
         algorithm=algorithm.name,
         rounds=stage.rounds,
         clients_per_round=number,
         images_per_round=images * number // len(trainers) if number else images,
-        bytes_down=number * message_bytes(algorithm.types.down, *sizes),
-        bytes_up=number * message_bytes(algorithm.types.up, *sizes),
+        bytes_down=number * message_bytes(algorithm.types.down, expected, withheld(algorithm)),
+        bytes_up=number * message_bytes(algorithm.types.up, expected, withheld(algorithm)),
         leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
     )
 

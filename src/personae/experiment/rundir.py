@@ -22,7 +22,7 @@ from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
 from personae.files import hold, private_folder, replacing, sweep, write_text
-from personae.privacy.disclosure import leaves
+from personae.privacy.disclosure import descriptions, leaves
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
 from personae.version import version
@@ -89,7 +89,8 @@ class RunDirectory:
         private_folder(path / "private")  # what never leaves a client, were they elsewhere
         before = predecessors(recipe)
         described = [{**_describe(stage), "after": before[stage.name]} for stage in recipe]
-        _write_json(path / "summary.json", {"stages": described})
+        kinds = {name: dataclasses.asdict(each) for name, each in descriptions(s.algorithm for s in recipe).items()}
+        _write_json(path / "summary.json", {"stages": described, "payloads": kinds})
         _write_json(path / "environment.json", environment)
         _write_json(path / "config.json", config)  # the last, because it makes the folder a run
         return run._opened()

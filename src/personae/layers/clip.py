@@ -33,6 +33,7 @@ class Clip(Layer):
     """
 
     name: ClassVar[str] = "clip"
+    figures: ClassVar[tuple[str, ...]] = (FIGURE,)
 
     norm: float  # the longest update that leaves a client
 

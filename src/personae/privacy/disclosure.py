@@ -4,18 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
-from personae.core.layout import Layout
 from personae.core.message import ClientEvaluation, Message, Trouble
-from personae.core.payload import (
-    KINDS,
-    Aliases,
-    ClassEmbeddings,
-    Count,
-    FailureCode,
-    NetworkVector,
-    PublicEmbeddings,
-    Scalars,
-)
+from personae.core.payload import Description, Expectation, Payload
 from personae.core.problem import Problem
 
 PREAMBLE = """# What leaves a client
@@ -51,10 +41,9 @@ clients then receives what the others' images of that person have contributed. F
 set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
-found, which is about how many people are on its images. Their names are given by the code of an algorithm or of an
-evaluation, never by its data: the ones here say loss, rates and shares. The type takes short names of plain letters and
-digits alone, so that no text passes for one; it cannot tell a name of a figure from a name of a person, and whoever
-writes an algorithm has to keep the latter out.
+found, which is about how many people are on its images. An algorithm and an evaluation declare the names of their
+figures. A client sends no others, and a server refuses others. Values that are not finite, or too large to be a figure,
+are refused as well.
 
 What clients carry from round to round (the layer `carry`, with any algorithm) can change this. Control variates, and
 momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of
@@ -102,15 +91,25 @@ def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
 
 def sends(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
     """The payload kinds that leave a client, in alphabetical order."""
-    if not algorithm.federated:
-        return []
-    kept = withheld(algorithm)
-    return sorted({payload for field, payload in algorithm.types.up.payloads().items() if field not in kept})
+    return sorted(kind.__name__ for kind in _sent(algorithm))
 
 
 def leaves(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
     """The same with what any client may answer: its figures, and that it failed."""
     return sorted({*sends(algorithm), *ClientEvaluation.payloads().values(), *Trouble.payloads().values()})
+
+
+def descriptions(algorithms: Iterable[AnyAlgorithm | type[AnyAlgorithm]]) -> dict[str, Description]:
+    """Every payload kind that may cross in a run of these, in words."""
+    messages: list[type[Message]] = [ClientEvaluation, Trouble]
+    messages += [kind for each in algorithms if each.federated for kind in (each.types.down, each.types.up)]
+    kinds = {kind for message in messages for kind in message.kinds().values()}
+    return {kind.__name__: kind.description() for kind in sorted(kinds, key=lambda kind: kind.__name__)}
+
+
+def _sent(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> set[type[Payload]]:
+    kept, kinds = withheld(algorithm), algorithm.types.up.kinds() if algorithm.federated else {}
+    return {kind for field, kind in kinds.items() if field not in kept}
 
 
 def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
@@ -121,8 +120,8 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
         return (
             f"{algorithm.name} shows every client the class embeddings of all others: it is a comparison, not private"
         )
-    if ClassEmbeddings.__name__ in sends(algorithm):
-        return f"{algorithm.name} sends class embeddings: a biometric template of each person leaves the client"
+    if templates := sorted(kind.__name__ for kind in _sent(algorithm) if kind.is_template):
+        return f"{algorithm.name} sends {', '.join(templates)}: a biometric template of each person leaves the client"
     return None
 
 
@@ -131,6 +130,10 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     chosen = list(algorithms)
     lines = [PREAMBLE, "| algorithm | direction | field | payload |", "|---|---|---|---|"]
     lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]
+    lines += ["", "| payload | what it is |", "|---|---|"]
+    lines += [f"| {name} | {each.meaning} |" for name, each in descriptions(chosen).items()]
+    lines += ["", "| algorithm | figures that its clients send |", "|---|---|"]
+    lines += [f"| {each.name} | {', '.join(each.figures)} |" for each in chosen if each.federated]
     lines += ["", "| code of a failure | what it says |", "|---|---|"]
     lines += [f"| {problem.value} | {problem.words} |" for problem in Problem]
     notes = [f"- {text}" for algorithm in chosen if (text := warning(algorithm))]
@@ -139,22 +142,6 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     return "\n".join([*lines, "", *notes, ""])
 
 
-def message_bytes(
-    kind: type[Message],
-    layout: Layout,
-    width: int,
-    classes: int,
-    public_classes: int = 0,
-    without: frozenset[str] = frozenset(),
-) -> int:
-    """The size of a message before there is one: of a client's and of public classes, with embeddings of this width."""
-    sizes = {
-        **{vector.__name__: 4 * vector.part(layout).size for vector in KINDS if issubclass(vector, NetworkVector)},
-        ClassEmbeddings.__name__: 4 * width * classes,
-        PublicEmbeddings.__name__: 4 * width * public_classes,
-        Aliases.__name__: 8 * classes,
-        Count.__name__: 8,
-        Scalars.__name__: 8,
-        FailureCode.__name__: 8,
-    }
-    return sum(sizes[payload] for field, payload in kind.payloads().items() if field not in without)
+def message_bytes(message: type[Message], expected: Expectation, without: frozenset[str] = frozenset()) -> int:
+    """The size of a message before there is one, but for the fields that stay empty."""
+    return sum(kind.expected_bytes(expected) for field, kind in message.kinds().items() if field not in without)

@@ -2,46 +2,21 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from personae.core.payload import (
-    Aliases,
-    ClassEmbeddings,
-    Count,
-    FailureCode,
-    Gradient,
-    ModelState,
-    ModelWithoutBatchNorm,
-    ModelWithoutStatistics,
-    PublicEmbeddings,
-    Scalars,
-)
 from personae.core.stage import predecessors
 from personae.data import PartitionPlan
 from personae.experiment.config import Experiment
 from personae.experiment.sources import SYNTHETIC
 from personae.files import write_text
-from personae.privacy.disclosure import warning
+from personae.privacy.disclosure import descriptions, warning
 from personae.report.records import Run
 from personae.report.table import DEVIATION
 from personae.words import counted
 
 FORMAT = 1
-
-MEANINGS = {
-    ModelState.__name__: "the network's weights after work on the client's faces",
-    ModelWithoutStatistics.__name__: "the same without the running statistics of BatchNorm",
-    ModelWithoutBatchNorm.__name__: "the same without anything of BatchNorm",
-    Gradient.__name__: "a direction for the weights, computed on the client's faces",
-    ClassEmbeddings.__name__: "a vector for each of the client's people: a biometric template",
-    PublicEmbeddings.__name__: "a vector for each public person",
-    Aliases.__name__: "a keyed token for each of the client's people, which tells who is held by several clients",
-    Count.__name__: "how many samples the client has",
-    Scalars.__name__: "figures, such as a loss or rates",
-    FailureCode.__name__: "why the client could not do its work, as one of a list of codes",
-}
 
 INTENDED = (
     "To compare faces of people who know of it and have agreed to it: is this the person who enrolled (1:1), or which "
@@ -83,13 +58,20 @@ def training(experiment: Experiment, stage: str, environment: Mapping[str, Any])
 
 def left_the_clients(run: Run, experiment: Experiment, stage: str) -> list[dict[str, Any]]:
     """By stage and payload, from the ledger: how many messages and bytes went from all clients to the server."""
-    return [
+    sent = [
         {"stage": name, "payload": payload, "messages": record.messages["up", payload], "bytes": size}
         for name in lineage(experiment, stage)
         for record in [run.records[name]]
         for (direction, payload), size in sorted(record.payloads.items())
         if direction == "up"
     ]
+    return with_meanings(sent, experiment)
+
+
+def with_meanings(sent: Iterable[Mapping[str, Any]], experiment: Experiment) -> list[dict[str, Any]]:
+    """What left, each kind with what it is."""
+    known = descriptions(stage.algorithm for stage in experiment.recipe)
+    return [{**each, "meaning": known[each["payload"]].meaning} for each in sent]
 
 
 def lineage(experiment: Experiment, stage: str) -> Iterator[str]:
@@ -192,7 +174,7 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
                     each["payload"],
                     f"{each['messages']:,}",
                     f"{each['bytes']:,}",
-                    MEANINGS[each["payload"]],
+                    each["meaning"],
                 ]
                 for each in left
             ],

@@ -130,7 +130,9 @@ class OfHome(Origin):
                 "round": request.round,
                 "rounds": self.own.stage(self.stage).rounds,
             },
-            "left_the_clients": self.own.records.left(cards.lineage(experiment, self.stage)),
+            "left_the_clients": cards.with_meanings(
+                self.own.records.left(cards.lineage(experiment, self.stage)), experiment
+            ),
             "at_the_client": {
                 name: value for name, value in figures.items() if self.client or not name.startswith("personal/")
             },

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from personae.report.content import Bar, Chart, ChartRow, Note, Track
 from personae.report.measured import Measured
-from personae.report.payloads import EXPLANATIONS, in_words
 from personae.report.records import Run, Stage
 from personae.report.verdict import Model, Verdict
 from personae.report.wording import size
@@ -84,8 +83,9 @@ def sent(run: Run) -> list[Bar]:
                 kinds[payload] += count
     total = sum(kinds.values())
     return [
-        Bar(in_words(kind), size(count), round(100 * count / max(1, total), 2), EXPLANATIONS.get(kind, kind))
+        Bar(known.short, size(count), round(100 * count / max(1, total), 2), known.meaning or kind)
         for kind, count in kinds.most_common()
+        for known in [run.described(kind)]
     ]
 
 
@@ -96,10 +96,10 @@ def disclosures(run: Run) -> list[Note]:
         if stage.pools_faces:
             text = " pooled the faces of all clients in one place. It is a bound to compare with, not a private method."
             found.append(Note(text, "alarm", stage.label))
-        if "ClassEmbeddings" in left(run, stage):
+        if templates := [payload for payload in left(run, stage) if run.described(payload).is_template]:
             text = (
-                ": vectors that stand for single persons (ClassEmbeddings) left the clients. Whoever holds them can"
-                " recognise these persons in other images."
+                f": vectors that stand for single persons ({', '.join(templates)}) left the clients. Whoever holds them"
+                " can recognise these persons in other images."
             )
             found.append(Note(text, "warning", stage.label))
         if stage.discloses is not None and (undeclared := set(left(run, stage)) - set(stage.discloses)):

@@ -20,6 +20,7 @@ from personae.core.events import (
     entries,
     events,
 )
+from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
 
@@ -97,6 +98,14 @@ class Run:
     stages: tuple[Stage, ...]
     records: Mapping[str, Record]
     missing: tuple[str, ...]
+    payloads: Mapping[str, Description] = field(default_factory=dict)
+    """The kinds that may cross in it, as it described them when it began."""
+
+    def described(self, payload: str) -> Description:
+        """A kind in words; one that nobody has described goes by its name."""
+        if payload not in self.payloads and (kind := known_kinds().get(payload)):
+            return kind.description()  # of a run of an earlier version
+        return self.payloads.get(payload, Description("", payload, is_template=False, is_figure=False))
 
     @property
     def name(self) -> str:
@@ -168,7 +177,8 @@ def read_run(folder: Path) -> Run:
         _add_transfer(records[transfer.stage], transfer)
     for path in sorted((folder / "evaluation").glob("*.json")):
         _whole(path, lambda final: _add_evaluation(records[final["stage"]], final))
-    described = _whole(folder / "summary.json", _stages) if (folder / "summary.json").is_file() else ()
+    summary = folder / "summary.json"
+    described = _whole(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
     stages = (*described, *(Stage(name, name) for name in records if name not in known))
     environment = _whole(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
@@ -179,6 +189,7 @@ def read_run(folder: Path) -> Run:
         stages=stages,
         records={stage.name: records[stage.name] for stage in stages},
         missing=tuple(name for name in optional if not (folder / name).exists()),
+        payloads=_whole(summary, _payloads) if summary.is_file() else {},
     )
 
 
@@ -252,6 +263,10 @@ def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
         _ = result["metrics"], result["roc"]["far"], result["roc"]["tar"]
         _ = result["histogram"]["edges"], result["histogram"]["genuine"], result["histogram"]["impostor"]
     record.evaluation = final["benchmarks"]
+
+
+def _payloads(summary: Mapping[str, Any]) -> dict[str, Description]:
+    return {name: Description(**words) for name, words in summary.get("payloads", {}).items()}
 
 
 def _stages(summary: Mapping[str, Any]) -> tuple[Stage, ...]:

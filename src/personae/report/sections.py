@@ -7,7 +7,6 @@ from collections.abc import Sequence, Set
 from personae.report.content import Note, Section, Table
 from personae.report.first_screen import left
 from personae.report.measured import Measured, difference
-from personae.report.payloads import EXPLANATIONS
 from personae.report.records import Run
 from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
 from personae.report.verdict import Role, Verdict
@@ -113,7 +112,7 @@ def _gain(result: dict[str, dict[str, list[float]]], base: dict[str, dict[str, l
 def traffic(run: Run) -> Section:
     notes = []
     declared = [
-        [stage.label, payload, EXPLANATIONS.get(payload, ""), size(run.records[stage.name].payloads["up", payload])]
+        [stage.label, payload, run.described(payload).meaning, size(run.records[stage.name].payloads["up", payload])]
         for stage in run.stages
         for payload in left(run, stage)
     ]

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from personae.report.measured import Difference, Measured, difference
-from personae.report.payloads import in_words
 from personae.report.records import Record, Run, Stage
 from personae.report.wording import duration, joined, percent, size
 from personae.words import counted
 
-FIGURES = {"Scalars", "Count", "FailureCode"}
 USUAL_RATE = 1e-2  # of false accepts: the one that people can picture
 NOISE = "no difference that these data can show"
 
@@ -143,10 +141,12 @@ def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
     found: list[Model] = []
     for stage in run.stages:
         record, role = run.records[stage.name], _role(run, stage)
-        sent = sum(count for (way, kind), count in record.payloads.items() if way == "up" and kind not in FIGURES)
+        sent = sum(
+            count for (way, kind), count in record.payloads.items() if way == "up" and not run.described(kind).is_figure
+        )
         shared = {each.name: known for each in questions if (known := _measured(record, each, "global"))}
         personal = {each.name: known for each in questions if (known := _measured(record, each, "personal"))}
-        has_shared = not stage.federated or _shares(stage)
+        has_shared = not stage.federated or _shares(run, stage)
         has_personal = bool(personal) and any(personal[name] != shared.get(name) for name in personal)
         if shared and has_shared:
             found.append(Model(stage.label, role, stage, False, shared, sent))
@@ -161,12 +161,12 @@ def _role(run: Run, stage: Stage) -> Role:
         return Role.POOLED
     if not stage.federated:
         return Role.START
-    return Role.TOGETHER if any(map(_shares, _line(run, stage))) else Role.ALONE
+    return Role.TOGETHER if any(_shares(run, each) for each in _line(run, stage)) else Role.ALONE
 
 
-def _shares(stage: Stage) -> bool:
+def _shares(run: Run, stage: Stage) -> bool:
     """Whether clients send more than figures; where they do not, the shared model is that of the stage before."""
-    return stage.discloses is None or not set(stage.discloses) <= FIGURES
+    return stage.discloses is None or not all(run.described(payload).is_figure for payload in stage.discloses)
 
 
 def _line(run: Run, stage: Stage) -> list[Stage]:
@@ -286,7 +286,7 @@ def _what_left(run: Run) -> tuple[str, ...]:
         declared = [stage for stage in run.stages if stage.discloses is None or stage.discloses]
         return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model{exception}.",)
     largest = sorted(kinds, key=lambda kind: -kinds[kind])
-    what = joined(list(dict.fromkeys(map(in_words, largest))))
+    what = joined(list(dict.fromkeys(run.described(payload).short for payload in largest)))
     return (f"The clients sent {size(sum(kinds.values()))}: {what}. No face left them{exception}.",)
 
 

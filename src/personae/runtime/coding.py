@@ -52,11 +52,9 @@ class Coding:
         """Payload kind -> bytes that cross of it."""
         saved = 0 if self.delta and not answer else 4 - self.dtype.itemsize
         total: dict[str, int] = {}
-        for name in message.hints():
-            value = getattr(message, name)
-            if isinstance(value, Payload):
-                size = value.bytes - (saved * _floats(value) if saved else 0)
-                total[type(value).__name__] = total.get(type(value).__name__, 0) + size
+        for part in message.parts():
+            size = part.bytes - (saved * _floats(part) if saved else 0)
+            total[type(part).__name__] = total.get(type(part).__name__, 0) + size
         return total
 
     def _rounded(self, packet: Packet, base: Arrays) -> Packet:

@@ -197,7 +197,11 @@ class _Walk:
             if isinstance(answer, Failure):
                 self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer}")
             elif isinstance(answer.message, ClientEvaluation):
-                figures[answer.client.name] = dict(answer.message.metrics.values)
+                name, federation = answer.client.name, self.engine.federation
+                if problem := self.engine.firewall.problem(answer.message, self.backbone, figures=federation.figures):
+                    self.engine.notify(f"{stage.name}, round {round_}: the figures of {name} were rejected: {problem}")
+                else:
+                    figures[name] = dict(answer.message.metrics.values)
         self._enter(exchange)
         new = tuple(sorted(set(figures) & self.engine.federation.holdings.newcomers))
         clients = dict(sorted(figures.items()))

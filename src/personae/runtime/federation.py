@@ -67,6 +67,7 @@ class Federation:
     holdings: Holdings
     private: Path  # where clients keep what never leaves them
     evaluator: Evaluator  # figures of an embedder for one client
+    figures: tuple[str, ...] = ("*",)  # their declared names, or patterns
     benchmarks: ModelEvaluator | None = None  # in a simulation: of a personal model, on the server's benchmarks
     mirror: bool = True  # embed an image together with its mirror image
     source: str | None = None  # where there are domains: the client of the source; all others are targets

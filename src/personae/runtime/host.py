@@ -96,6 +96,7 @@ class ClientHost:
             raise Undeclared(
                 f"{type(up).__name__} may not leave: the algorithm declares {stage.algorithm.types.up.__qualname__}"
             )
+        _require_declared(up, stage.algorithm.figures)
         store.save(stage.name, request.round, kept, durable=self._durable)
         return Answer(request.client, up)
 
@@ -111,7 +112,9 @@ class ClientHost:
                 personal |= self.federation.benchmarks(embedder)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
-        return Answer(request.client, ClientEvaluation(metrics=Scalars(figures)))
+        evaluation = ClientEvaluation(metrics=Scalars(figures))
+        _require_declared(evaluation, self.federation.figures)
+        return Answer(request.client, evaluation)
 
     def _global(self, model: ModelState) -> Embedder:
         """The global model is one for client after client: what all are shown of each other, it embeds once."""
@@ -151,3 +154,10 @@ class ClientHost:
 
     def _store(self, request: Request) -> PrivateStore:
         return PrivateStore.of(self.federation.private, request.client.name)
+
+
+def _require_declared(message: Message, figures: tuple[str, ...]) -> None:
+    """The server would refuse it; whoever wrote the algorithm or the evaluation is told here, with the name."""
+    for part in message.parts():
+        if isinstance(part, Scalars) and (names := part.undeclared(figures)):
+            raise Undeclared(f"the figure {names[0]!r} may not leave: `figures` declares {', '.join(figures)}")

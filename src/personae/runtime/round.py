@@ -8,12 +8,12 @@ from typing import Any
 
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.message import Message, ServerState
-from personae.core.payload import Scalars
+from personae.core.payload import SAMPLES, Scalars
 from personae.core.selection import Knowledge
 from personae.core.stage import Stage
 from personae.errors import Diverged, QuorumLost
 from personae.runtime.exchange import Exchange
-from personae.runtime.firewall import Firewall, Measure
+from personae.runtime.firewall import Firewall, Measures, measured
 from personae.runtime.spool import Spool, spool
 from personae.runtime.transport import Failure
 from personae.words import counted
@@ -53,7 +53,7 @@ def federated_round(
     layout = server.backbone.layout
     rejected: dict[str, str] = {}
     failures: dict[str, Failure] = {}
-    measures: dict[str, Measure] = {}
+    measures: dict[str, Measures] = {}
     figures: dict[str, dict[str, float]] = {}
     with spool(layout, scratch) as kept:
         for answer in exchange.ask(state, clients):
@@ -61,10 +61,12 @@ def federated_round(
             answered(1)
             if isinstance(answer, Failure):
                 failures[name] = answer
-            elif problem := firewall.problem(answer.message, server.backbone, server.public_faces):
+            elif problem := firewall.problem(
+                answer.message, server.backbone, server.public_faces, stage.algorithm.figures
+            ):
                 rejected[name] = problem
             else:
-                measures[name] = Measure.of(answer.message, state.model)
+                measures[name] = measured(answer.message, state.model)
                 figures[name] = _figures(answer.message)
                 kept.put(name, answer.message)
         heard = {*failures, *rejected, *measures}
@@ -81,7 +83,7 @@ def federated_round(
         dict(sorted(failures.items())),
         _means(list(said.values())),
         said,
-        {client.name: measures[client.name].samples for client in accepted},
+        {client.name: int(measures[client.name].get(SAMPLES, 0)) for client in accepted},
     )
 
 
@@ -114,8 +116,8 @@ def _require_quorum(
 
 
 def _figures(message: Message) -> dict[str, float]:
-    values = [getattr(message, name) for name in message.hints()]
-    return {key: value for item in values if isinstance(item, Scalars) for key, value in item.values.items()}
+    figures = [part.values for part in message.parts() if isinstance(part, Scalars)]
+    return {name: value for each in figures for name, value in each.items()}
 
 
 def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:

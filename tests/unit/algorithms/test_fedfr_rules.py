@@ -11,7 +11,7 @@ from personae.algorithms import ALGORITHMS, Adapt, Central, FedFR, FedPE, Pretra
 from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
 from personae.core.algorithm import ClientInfo, Reply, Server
-from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
+from personae.core.payload import Count, Expectation, ModelState, PublicEmbeddings, Scalars
 from personae.core.rng import generator
 from personae.core.wire import payload_bytes
 from personae.errors import ConfigError, Diverged, QuorumLost
@@ -234,9 +234,10 @@ def test_the_size_of_a_message_is_known_before_there_is_one(tmp_path: Path):
     run.run(transport)
     layout = run.federation.backbone().layout
     found = sum(payload_bytes(transport.ups()[0].message).values())
+    expected = Expectation(layout=layout, width=8, classes=3, public_classes=PUBLIC.classes)
     # of figures one is foreseen, and two are sent
-    assert found == message_bytes(FedFR.types.up, layout, 8, 3, PUBLIC.classes) + 8
-    assert message_bytes(FedFR.types.up, layout, 8, 3, 4, frozenset({"public_embeddings"})) == 4 * layout.size + 16
+    assert found == message_bytes(FedFR.types.up, expected) + 8
+    assert message_bytes(FedFR.types.up, expected, frozenset({"public_embeddings"})) == 4 * layout.size + 16
 
 
 # ---------------------------------------------------------------------------------------------------- personal models

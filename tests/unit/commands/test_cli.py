@@ -635,7 +635,7 @@ def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
         assert {row["payload"] for row in up if row["algorithm"] == name} >= {"ModelState", "ClassEmbeddings"}
     told = " ".join(personae("disclose").out.split())
     assert "pools the faces" in told
-    assert "fedgc sends class embeddings: a biometric template of each person leaves the client" in told
+    assert "fedgc sends ClassEmbeddings: a biometric template of each person leaves the client" in told
 
 
 def test_the_doctor_measures_and_advises(personae: Personae, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

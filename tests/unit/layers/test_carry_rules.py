@@ -15,7 +15,7 @@ from personae.core import wire
 from personae.core.algorithm import AnyAlgorithm, ClientInfo
 from personae.core.embedder import embed
 from personae.core.message import Broadcast
-from personae.core.payload import Gradient, ModelWithoutBatchNorm, ModelWithoutStatistics
+from personae.core.payload import Expectation, Gradient, ModelWithoutBatchNorm, ModelWithoutStatistics
 from personae.core.server_step import ServerStep
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
@@ -23,7 +23,7 @@ from personae.layers.carry import Carry, Kept
 from personae.parts.local_sgd import LocalSGD
 from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.firewall import Firewall, Measure
+from personae.runtime.firewall import Firewall, measured
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.store import PrivateStore
@@ -182,7 +182,8 @@ def test_messages_are_what_is_declared_and_survive_bytes(tmp_path: Path, name: s
         assert filled == set(algorithm.types.up.hints()) - algorithm.withheld
         width, public = run.federation.network.embedding, run.public.classes
         people = run.holdings.of(request.client.name).train.classes
-        forecast = message_bytes(type(up), layout, width, people, public, withheld(algorithm))
+        expected = Expectation(layout=layout, width=width, classes=people, public_classes=public)
+        forecast = message_bytes(type(up), expected, withheld(algorithm))
         figures = 8 * (len(up.training.values) - 1)
         assert forecast + figures == sum(wire.payload_bytes(up).values())
     crossed = {entry["payload"] for entry in run.notebook.books["ledger"] if entry["direction"] == "up"}
@@ -454,12 +455,12 @@ def test_a_network_without_batch_norm_has_none_to_keep(tmp_path: Path):
 def test_a_gradient_out_of_all_proportion_is_refused(tmp_path: Path):
     run = rehearse(tmp_path, FedPE(), Carry(control_variates=True), rounds=1)
     (_, up), *_ = listened(run).trained()
-    model, usual = run.federation.backbone().state(), Measure.of(up, run.federation.backbone().state())
-    assert usual.gradient == pytest.approx(float(up.control_variate.flat.norm()))
+    model, usual = run.federation.backbone().state(), measured(up, run.federation.backbone().state())
+    assert usual["gradient"] == pytest.approx(float(up.control_variate.flat.norm()))
     long = replace(up, control_variate=Gradient(up.control_variate.layout, up.control_variate.flat * 11))
-    measures = {"ann": usual, "bob": usual, "eve": Measure.of(long, model)}
+    measures = {"ann": usual, "bob": usual, "eve": measured(long, model)}
     assert Firewall().outliers(measures, 0.0) == {"eve": "its gradient is 11.0 times the round's median"}
-    assert Firewall().outliers({**measures, "eve": replace(usual, gradient=usual.gradient * 9)}, 0.0) == {}
+    assert Firewall().outliers({**measures, "eve": {**usual, "gradient": usual["gradient"] * 9}}, 0.0) == {}
 
 
 def test_a_model_without_other_entries_than_declared_is_refused(tmp_path: Path):

@@ -170,7 +170,9 @@ def test_aliases_that_make_no_sense_are_refused(backbone: Backbone):
         samples=Count(3),
         training=Scalars({}),
     )
-    assert Firewall().problem(update, backbone) == "it names 2 identities and sends 3 class embeddings"
+    assert Firewall().problem(update, backbone) == (
+        "it does not speak of the same number of identities everywhere: 3 in ClassEmbeddings and 2 in Aliases"
+    )
 
 
 @pytest.mark.parametrize("options", [{"link": ""}, {"link": "k", "regulariser": "none"}, {"anchors": 0}])

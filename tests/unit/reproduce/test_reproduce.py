@@ -362,7 +362,7 @@ def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(
     printed = capsys.readouterr()
     for expected in ("T-1 FedGC > start", "a rise from start to FedPE", "within noise", str(done / "claims.md")):
         assert expected in printed.out
-    assert "fedgc sends class embeddings" in printed.err
+    assert "fedgc sends ClassEmbeddings" in printed.err
     assert command("reproduce", "tiny", *options, "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((done / "claims.json").read_text())
 

@@ -33,12 +33,12 @@ from toys import (
 
 REJECTED = {
     "nan": "ModelState holds values that are not finite",
-    "long": "times as long as the round's median",
-    "huge": "too long to measure",
+    "long": "times the round's median",
+    "huge": "too large to measure",
     "0": "it claims 0 samples",
     "-3": "it claims -3 samples",
     "100000001": "it claims 100,000,001 samples",
-    "99999999": "times the round's median of samples",
+    "99999999": "its number of samples is",
     "other layout": "of another network: 12 entries are missing, 0.weight first",
 }
 FAILED = {  # what the server says, and what stays in the client's log

@@ -12,8 +12,8 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
-from personae.runtime.firewall import Firewall, Measure
+from personae.core.payload import SAMPLES, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
+from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
 
 
@@ -38,7 +38,7 @@ def test_values_that_are_not_finite_are_refused_wherever_they_are(up: Up, backbo
     bad = replace(up, model=ModelState(backbone.layout, flat))
     assert firewall.problem(bad, backbone) == "ModelState holds values that are not finite"
     bad = replace(up, training=Scalars({"loss": 1.0, "other": value}))
-    assert firewall.problem(bad, backbone) == "Scalars holds values that are not finite"
+    assert firewall.problem(bad, backbone) == "its figures are not finite, or too large to be any"
     rows = Embedded(class_embeddings=ClassEmbeddings(torch.full((2, 8), value)))
     assert firewall.problem(rows, backbone) == "ClassEmbeddings holds values that are not finite"
 
@@ -74,13 +74,13 @@ def test_models_of_another_network_are_refused_even_where_it_is_switched_off(
     assert problem(turned) == "its model is of another network: its entries are in another order"
 
 
-def measures(**norms: float) -> dict[str, Measure]:
-    return {name: Measure(norm, 10) for name, norm in norms.items()}
+def measures(**norms: float) -> dict[str, dict[str, float]]:
+    return {name: {UPDATE: norm, SAMPLES: 10} for name, norm in norms.items()}
 
 
 def test_an_update_far_longer_than_the_median_is_an_outlier():
     found = Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=100.0), 0.0)
-    assert found == {"d": "its update is 90.9 times as long as the round's median"}
+    assert found == {"d": "its update is 90.9 times the round's median"}
     assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0) == {}
     assert list(Firewall(norm_multiple=5).outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0)) == ["d"]
 
@@ -88,15 +88,15 @@ def test_an_update_far_longer_than_the_median_is_an_outlier():
 def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
     found = Firewall().outliers(measures(a=1.0, b=math.inf), 0.0)
     assert list(found) == ["b"]
-    assert "too long" in found["b"]
+    assert "too large" in found["b"]
 
 
 def test_samples_out_of_proportion_are_an_outlier():
-    usual = {name: Measure(1.0, 10) for name in "abc"}
-    assert Firewall().outliers({**usual, "d": Measure(1.0, 100_000)}, 0.0) == {
-        "d": "it claims 10000 times the round's median of samples"
+    usual = measures(a=1.0, b=1.0, c=1.0)
+    assert Firewall().outliers({**usual, "d": {UPDATE: 1.0, SAMPLES: 100_000}}, 0.0) == {
+        "d": "its number of samples is 10000.0 times the round's median"
     }
-    assert Firewall().outliers({**usual, "d": Measure(1.0, 10_000)}, 0.0) == {}
+    assert Firewall().outliers({**usual, "d": {UPDATE: 1.0, SAMPLES: 10_000}}, 0.0) == {}
 
 
 def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
@@ -107,9 +107,8 @@ def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
 
 def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
     start = ModelState(up.model.layout, up.model.flat - 2.0)
-    measure = Measure.of(up, start)
-    assert measure.norm == pytest.approx(2 * len(start.flat) ** 0.5, rel=1e-5)
-    assert measure.samples == 5
+    found = measured(up, start)
+    assert found == {UPDATE: pytest.approx(2 * len(start.flat) ** 0.5, rel=1e-5), SAMPLES: 5}
 
 
 def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone):

@@ -62,8 +62,13 @@ class Shape:
             return f"look collapsed: {sizes}, the largest with {self.in_largest:.0%} of all"
         return None
 
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Under which these figures leave a client."""
+        return tuple(PREFIX + name for name in cls.__dataclass_fields__)
+
     def figures(self) -> dict[str, float]:
-        return {f"{PREFIX}{name}": value for name, value in asdict(self).items()}
+        return dict(zip(self.names(), asdict(self).values(), strict=True))
 
     @classmethod
     def read(cls, figures: Mapping[str, float]) -> Self | None:
