@@ -51,7 +51,7 @@ name = "round"
 rounds = {rounds}
 [stages.algorithm]
 name = "fedpe"
-rows = "random"
+head_init = "random"
 margin = {{ kind = "cosface", scale = 30.0, margin = 0.4 }}
 training = {{ batch_size = 32, epochs = 1, augmentation = {{ flip = true, shift = 0, colour = 0.0 }} }}
 """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from personae import Backbone, LocalSGD, Margin, MetaSGD, Network
-from personae.parts.local_sgd import Batch
+from personae.parts.batches import Batch
 
 CLASSES, STEPS = 24, 4
 

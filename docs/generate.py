@@ -28,7 +28,9 @@ from personae.experiment.stages import StageSection
 from personae.layers import LAYERS
 from personae.models import Network
 from personae.parts.local_sgd import LocalSGD
+from personae.parts.local_step import LocalObjective
 from personae.parts.margins import Margin
+from personae.parts.terms import TERMS
 from personae.privacy.disclosure import markdown
 from personae.reproduce.results import page as claims
 from personae.runtime.firewall import Firewall
@@ -67,6 +69,7 @@ SECTIONS: Mapping[str, tuple[str, type, str]] = {  # heading: (table, class, wor
 }
 PARTS: Mapping[str, tuple[str, Mapping[str, type[Any]]]] = {
     "Algorithms": ("[stages.algorithm]", ALGORITHMS),
+    "Terms of the loss": ("terms", TERMS),
     "Selection policies": ("selection", SELECTIONS),
     "Layers": ("layers", LAYERS),
     "Aggregation rules": ("aggregation", AGGREGATIONS),
@@ -88,6 +91,7 @@ def experiment() -> str:
         named = f"`{table}`. " if table else ""
         text.append(f"\n## {heading}\n\n{named}{words}\n\n{_keys(_own(kind))}")
     common = [each for name, kind in SHARED.items() for each in _below(name, kind)]
+    common += [each for each in parameters(LocalObjective) if each.key.startswith("terms.")]
     text.append("\n## What most algorithms share\n")
     for name, kind in SHARED.items():
         text.append(f"\n### {name}\n\n{first_line(kind)}\n\n{_keys(_below(name, kind))}")

@@ -14,7 +14,7 @@ from personae.experiment import materials, run, rundir
 from personae.experiment.config import load_experiment
 from personae.experiment.recipes import RECIPES
 from personae.experiment.run import run_experiment
-from personae.parts import local_sgd
+from personae.parts import sgd_step
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.exchange import Exchange
 from personae.runtime.store import PrivateStore
@@ -138,7 +138,7 @@ def _at_step(number: int) -> Callable[[], None]:
     """Within a training, after so many steps of this process."""
 
     def install() -> None:
-        step, seen = local_sgd._Step.__call__, 0
+        step, seen = sgd_step.SGDStep.__call__, 0
 
         def stepping(self: Any, *arguments: Any) -> None:
             nonlocal seen
@@ -147,7 +147,7 @@ def _at_step(number: int) -> Callable[[], None]:
             if seen == number:
                 die()
 
-        local_sgd._Step.__call__ = stepping  # type: ignore[method-assign]
+        sgd_step.SGDStep.__call__ = stepping  # type: ignore[method-assign]
 
     return install
 

@@ -55,6 +55,7 @@ from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaSGD
+from personae.parts.terms import EmbeddingRegularisation, Proximal, Term
 from personae.recognition.export import export_model
 from personae.recognition.faces import read_face, read_person
 from personae.recognition.gallery import Gallery
@@ -96,6 +97,7 @@ __all__ = [
     "DataError",
     "Diverged",
     "Embedder",
+    "EmbeddingRegularisation",
     "Engine",
     "Evaluation",
     "Experiment",
@@ -132,6 +134,7 @@ __all__ = [
     "PersonaeError",
     "Pretrain",
     "PrivateStore",
+    "Proximal",
     "PublicEmbeddings",
     "QFedAvg",
     "QuorumLost",
@@ -146,6 +149,7 @@ __all__ = [
     "ServerState",
     "Stage",
     "StopRun",
+    "Term",
     "Threshold",
     "Transport",
     "Tune",

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from pages import DOCS, SMALL, blocks
-from personae import ConfigError, load_experiment, run_experiment
+from personae import ConfigError, load_experiment, load_weights, run_experiment, synthetic_faces
 from personae.aggregation import AGGREGATIONS
 from personae.algorithms import AVAILABLE
 from personae.core.registry import Registry
 from personae.experiment.config import refuse_references
+from personae.parts.images import normalise
+from personae.parts.terms import TERMS
 from personae.selection import SELECTIONS
 
 PAGE = DOCS / "extending.md"
@@ -34,9 +36,9 @@ class Guest:
         self.file.write_text(self.code)
         Path("guest.toml").write_text(self.experiment)
 
-    def run(self, *overrides: str) -> Path:
+    def run(self, *overrides: str, out: str = "run") -> Path:
         """The folder of a run of the experiment, with one worker."""
-        return run_experiment(load_experiment("guest.toml", [*SMALL, *overrides]), "run", workers=1).folder
+        return run_experiment(load_experiment("guest.toml", [*SMALL, *overrides]), out, workers=1).folder
 
     def registered(self, group: str, name: str, reference: str) -> None:
         """As an installed package that registers it would look to Python."""
@@ -95,12 +97,30 @@ def test_an_aggregation_rule() -> None:
     assert combined.item() == pytest.approx((1 * 1 + 4 * 4) / (1 + 4))
 
 
+def test_a_local_regulariser() -> None:
+    """It changes what clients learn: embeddings come nearer to the length that is asked for."""
+    guest = Guest("A local regulariser")
+    value = TERMS["lengths:Lengths"](weight=1.0, wanted=2.0).begin(None, None)
+    assert value(None, torch.tensor([[3.0, 4.0], [0.0, 0.0]])).item() == pytest.approx((3**2 + 2**2) / 2)
+    far = {}
+    for weight in (0.001, 3.0):
+        run = guest.run(f"stages.federate.algorithm.terms.0.weight={weight}", out=f"{weight}")
+        network, weights = load_weights(run / "models/federate.safetensors")
+        module = network.build(torch.Generator()).train()  # BatchNorm as the clients have it
+        module.load_state_dict(weights)
+        faces = synthetic_faces(identities=6, images=4, size=network.height).samples()
+        lengths = module(normalise(faces.images(torch.arange(len(faces))))).norm(dim=1)
+        far[weight] = (lengths - 2.0).abs().mean().item()
+    assert far[3.0] < 0.7 * far[0.001]
+
+
 @pytest.mark.parametrize(
     ("section", "registry", "name", "reference"),
     [
         ("An algorithm", AVAILABLE, "damped", "damped:Damped"),
         ("A selection policy", SELECTIONS, "turns", "turns:Turns"),
         ("An aggregation rule", AGGREGATIONS, "tempered", "tempered:Tempered"),
+        ("A local regulariser", TERMS, "lengths", "lengths:Lengths"),
     ],
 )
 def test_a_guest_is_found_by_reference_and_by_name_and_over_networks_only_by_name(
@@ -120,7 +140,8 @@ def test_a_guest_is_found_by_reference_and_by_name_and_over_networks_only_by_nam
     refuse_references(registered, "guest.toml")
     for experiment, found_by in ((referred, reference), (registered, name)):
         stage = experiment.resolved()["stages"][1]
-        assert found_by in [stage[part]["name"] for part in ("algorithm", "selection", "aggregation")]
+        parts = [stage[part] for part in ("algorithm", "selection", "aggregation")] + list(stage["algorithm"]["terms"])
+        assert found_by in [part["name"] for part in parts]
 
 
 def test_what_is_no_selection_is_one_line() -> None:

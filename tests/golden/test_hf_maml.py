@@ -11,6 +11,7 @@ from personae.core.payload import ClassEmbeddings
 from personae.parts.images import Augmentation
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaSGD
+from personae.parts.terms import EmbeddingRegularisation
 from personae.privacy.disclosure import sends, warning
 from personae.runtime.store import PrivateStore
 from toys import Rehearsal, stage_of
@@ -33,7 +34,7 @@ def options(order: str, regularisation: float) -> dict:
             sampling="independent",
             augmentation=Augmentation(flip=False, shift=0, colour=0.0),
         ),
-        "regularisation": regularisation,
+        "terms": (EmbeddingRegularisation(weight=regularisation),) if regularisation else (),
         "head_init": "mean",
     }
 

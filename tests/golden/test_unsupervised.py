@@ -18,11 +18,12 @@ STRENGTH = 3.0
 
 
 def constrained(anchor: np.ndarray):
-    """Eq. 3: lambda (theta - theta_r) in the gradient; the loss that is told is the one without lambda's term."""
+    """Eq. 3: lambda / 2 |theta - theta_r|^2 in the loss, and so lambda (theta - theta_r) in the gradient."""
 
     def loss_of(x, labels, theta, rows):
         loss, in_theta, in_rows = cosface(x, labels, theta, rows)
-        return loss, in_theta + STRENGTH * (theta - anchor), in_rows
+        way = theta - anchor
+        return loss + STRENGTH / 2 * (way**2).sum(), in_theta + STRENGTH * way, in_rows
 
     return loss_of
 

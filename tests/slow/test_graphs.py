@@ -11,9 +11,12 @@ from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.models import Network
 from personae.parts import graphs
+from personae.parts.batches import Batch
 from personae.parts.graphs import Program
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import LocalSGD
+from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
+from personae.parts.terms import EmbeddingRegularisation, Proximal, Term
 from toys import random_faces
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
@@ -33,17 +36,17 @@ def backbone(acceleration: Acceleration) -> Backbone:
     return Backbone(NETWORK.build(torch.Generator().manual_seed(0)), NETWORK.embedding, "cuda", acceleration)
 
 
-def clients(trained: Backbone, counts=(3, 5, 8, 9, 5), training: LocalSGD = TRAINING, **options) -> list[Tensor]:
+def clients(
+    trained: Backbone, counts=(3, 5, 8, 9, 5), training: LocalSGD = TRAINING, terms: tuple[Term, ...] = (), **options
+) -> list[Tensor]:
     """One backbone, client after client from the same start; what each ends with."""
     start, ends = trained.state(), []
     for number, classes in enumerate(counts):
         faces = random_faces(number, classes, 7, 32)
-        module = trained.load(start)
+        trained.load(start)
         rows = torch.randn(classes, 16, generator=torch.Generator().manual_seed(number)).cuda()
-
-        def loss(batch: Batch, module=module, rows=rows) -> Tensor:
-            return Margin().loss(module(batch.images), rows, batch.labels)
-
+        step = LocalStep(margin=Margin(), terms=terms)
+        loss = step.objective(trained, start, step.classification(rows))
         fit = training.fit(trained, [rows], faces, loss, torch.Generator().manual_seed(number), **options)
         slope = rows.new_empty(0) if fit.mean_gradient is None else fit.mean_gradient
         ends.append(torch.cat([trained.flat, rows.flatten(), fit.velocity, slope, torch.tensor([fit.loss]).cuda()]))
@@ -60,13 +63,18 @@ def far(one: list[Tensor], other: list[Tensor]) -> float:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"training": replace(TRAINING, prox=0.1)}, {"frozen_statistics": True}],
-    ids=["plain", "prox", "frozen statistics"],
+    [
+        {},
+        {"terms": (Proximal(weight=0.1),)},
+        {"terms": (EmbeddingRegularisation(weight=1.0),)},
+        {"frozen_statistics": True},
+    ],
+    ids=["plain", "proximal", "embedding regularisation", "frozen statistics"],
 )
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 2**-8)])
 def test_captured_training_is_that_of_single_steps(options, precision, tolerance):
     """In bfloat16, a weight that differs in its last bit may be rounded to the neighbour: by one part in 256."""
-    training = replace(options.pop("training", TRAINING), precision=precision, clip_norm=1.0, lr=0.002)
+    training = replace(TRAINING, precision=precision, clip_norm=1.0, lr=0.002)
     captured = backbone(Acceleration())
     found = clients(captured, training=training, **options)
     assert any(graph is not None for program in programs(captured) for graph in program.graphs.values())

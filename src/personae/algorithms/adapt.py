@@ -25,9 +25,12 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
+from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batches import Batch
 from personae.parts.embedding import class_features, still
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, Fit, LocalSGD, Statistics, keeps_statistics
+from personae.parts.local_sgd import Fit, LocalSGD
+from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
 from personae.parts.objectives import distillation
 from personae.parts.public import PublicSampling
@@ -58,23 +61,19 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Adaptation:
+class _Adaptation(LocalStep):
     """How a client makes a model its own.
 
-    `method`: fine-tune, or distil, which also asks the tuned model to agree with the global one. `strength`,
-    `temperature`: those of the distillation; the paper that compares with it says neither. `batch_norm`: whether its
-    statistics stay as they came: where all faces are of one person, whose identity they would take away (auto), always
-    (eval) or never (train).
-
     In a distillation theta's logits are taken over the mean feature of each person under it, and Phi. They have no
-    margin, as the class of a face is not known where a model is used.
+    margin, as the class of a face is not known where a model is used. `terms` hold theta_i to theta.
     """
 
+    # fine-tune, or distil, which also asks the tuned model to agree with the global one.
     method: Literal["fine-tune", "distil"] = "fine-tune"
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    strength: float = 1.0
-    temperature: float = 1.0
+    strength: float = 1.0  # distil: the weight of the distillation; the paper that compares with it does not say
+    temperature: float = 1.0  # distil: what logits are divided by; not said there either
+    # Whether the statistics of BatchNorm stay as they came: where all faces are of one person, whose identity they
+    # would take away (auto), always (eval) or never (train).
     batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
@@ -83,12 +82,11 @@ class _Adaptation:
 
     def adapted(self, client: Client, rows: Tensor, samples: Samples, theta: ModelState, known: Tensor) -> Fit:
         """Train the client's backbone, as it is loaded, and the rows; `known` are those for the logits of theta."""
-        module = client.backbone.module
         teacher = still(client.backbone, theta, "teacher") if self.method == "distil" else None
+        classification = self.classification(rows)
 
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            total = self.margin.loss(features, rows, batch.labels)
+        def loss(batch: Batch, features: Tensor) -> Tensor:
+            total = classification(batch, features)
             if teacher:
                 found = self.margin.plain_logits(features, rows)
                 wanted = self.margin.plain_logits(teacher(batch.images), known)
@@ -96,14 +94,12 @@ class _Adaptation:
             return total
 
         frozen = keeps_statistics(self.batch_norm, samples)
-        return self.training.train(client, [rows], samples, loss, frozen_statistics=frozen)
+        return self.train(client, theta, [rows], loss, samples=samples, frozen_statistics=frozen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     """A stage after any federated run: personal models from the global one, which itself does not change.
-
-    `use_public_faces`: whether clients train with public faces beside their own. `sampling`: with which of them.
 
     W_i begins as the mean feature of each person under theta. In further rounds a client goes on from where it was.
     """
@@ -111,8 +107,8 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
     name: ClassVar[str] = "adapt"
     aggregates: ClassVar[Aggregates] = "nothing"
 
-    use_public_faces: bool = True
-    sampling: PublicSampling = field(default_factory=PublicSampling)
+    use_public_faces: bool = True  # whether clients train with public faces beside their own
+    sampling: PublicSampling = field(default_factory=PublicSampling)  # with which public faces
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -153,20 +149,19 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
 class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     """A few steps of training at each client when it is evaluated: the global model before, its personal one after.
 
-    `training`: five batches of 64 with a rate of 0.01 and a momentum of 0.9, as HF-MAML's paper has it. `head_init`:
-    the class embeddings of a client that kept none from the stages before, a new one.
-
     Each round of the stage tunes anew from theta, with other batches.
     """
 
     name: ClassVar[str] = "tune"
     federated: ClassVar[bool] = False
 
+    # The loss that tells a client's people apart, as in HF-MAML's paper.
     margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
+    # Five batches of 64 with a rate of 0.01 and a momentum of 0.9, as in HF-MAML's paper.
     training: LocalSGD = field(
         default_factory=lambda: LocalSGD(lr=0.01, momentum=0.9, weight_decay=0.0, batch_size=64, iterations=5)
     )
-    head_init: HeadInit = "mean"
+    head_init: HeadInit = "mean"  # how class embeddings begin at a client that kept none from earlier stages, a new one
 
     def start(self, previous: ServerState | None, server: Server) -> ServerState:
         return ServerState(model=previous.model if previous else server.initial)

@@ -11,8 +11,9 @@ from personae.core.algorithm import Algorithm, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import Joined, Samples
 from personae.errors import ConfigError
+from personae.parts.batches import Batch
 from personae.parts.heads import HeadInit, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 
 
@@ -32,21 +33,17 @@ class State(ServerState):
 
 @dataclass(frozen=True, kw_only=True)
 class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
-    """Supervised training on the training faces of all clients in one place. Not private: for comparison only.
-
-    The training budget is that of one round; its schedule spans all rounds of the stage, and momentum is carried over.
-    `head_init`: how class embeddings begin, as the mean features of each person or at random. `use_public_faces`:
-    whether the public faces are there, too.
-    """
+    """Supervised training on the training faces of all clients in one place. Not private: for comparison only."""
 
     name: ClassVar[str] = "central"
     federated: ClassVar[bool] = False
     pools_faces: ClassVar[bool] = True
 
-    margin: Margin = field(default_factory=Margin)
+    margin: Margin = field(default_factory=Margin)  # the loss that tells people apart
+    # The budget is that of one round. The schedule spans all rounds of the stage, and momentum is carried over.
     training: LocalSGD = field(default_factory=LocalSGD)
-    head_init: HeadInit = "mean"
-    use_public_faces: bool = False
+    head_init: HeadInit = "mean"  # how class embeddings begin: as the mean features of each person, or at random
+    use_public_faces: bool = False  # whether the public faces are there, too
 
     @property
     def needs_public(self) -> bool:

@@ -46,13 +46,7 @@ class Up(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Algorithm[State, Down, Private, Up]):
-    """Target clients cluster their own faces under the model they receive; it is a stage of one round.
-
-    `clustering`: the method that divides the faces. `min_images`: a smaller cluster is dropped, and its faces are not
-    trained on; the paper does not say. `if_odd`: whether clusters that can hardly be people
-    (`parts/clustering/shape.py`) are only warned about, or stop the run. `evaluated`: whether clients compare the
-    clusters with the labels of their faces, which only a simulation has, and send the figures of that, too.
-    """
+    """Target clients cluster their own faces under the model they receive; it is a stage of one round."""
 
     name: ClassVar[str] = "cluster"
     figures: ClassVar[tuple[str, ...]] = (
@@ -62,9 +56,13 @@ class Cluster(Algorithm[State, Down, Private, Up]):
     )
     aggregates: ClassVar[Aggregates] = "nothing"
 
+    # The method that divides the faces.
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
-    min_images: int = 2
+    min_images: int = 2  # a smaller cluster is dropped, and its faces are not trained on; the paper does not say
+    # Whether clusters that can hardly be people are only warned about, or stop the run.
     if_odd: Literal["warn", "stop"] = "warn"
+    # Whether clients compare the clusters with the labels of their faces, which only a simulation has, and send the
+    # figures of that, too.
     evaluated: bool = False
 
     def __post_init__(self) -> None:

@@ -18,8 +18,9 @@ from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import UNLABELLED
 from personae.errors import ConfigError
 from personae.parts.alignment import Mixture, discriminator, domain_loss, mmd, reverse
+from personae.parts.batches import Batch
 from personae.parts.heads import HeadInit, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 
 
@@ -41,10 +42,11 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     federated: ClassVar[bool] = False
     pools_faces: ClassVar[bool] = True
 
-    margin: Margin = field(default_factory=Margin)
+    margin: Margin = field(default_factory=Margin)  # the loss that tells the people of the source apart
+    # As in central, a round's budget, on a set in which the smaller domain is repeated until both are equal.
     training: LocalSGD = field(default_factory=LocalSGD)
-    strength: float = 1.0
-    head_init: HeadInit = "mean"
+    strength: float = 1.0  # the weight of what makes both domains alike
+    head_init: HeadInit = "mean"  # how the class embeddings of the source begin
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
@@ -108,14 +110,11 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
 
 @dataclass(frozen=True, kw_only=True)
 class DAN(_Adaptation):
-    """Source and target made alike by their maximum mean discrepancy. Not private: for comparison only.
-
-    `strength`: what the discrepancy is multiplied by (lambda of the DAN paper). `training`: as in central, a round's
-    budget, on a set in which the smaller domain is repeated until both are equal. `head_init`: how the class embeddings
-    of the source begin.
-    """
+    """Source and target made alike by their maximum mean discrepancy. Not private: for comparison only."""
 
     name: ClassVar[str] = "dan"
+
+    strength: float = 1.0  # what the discrepancy is multiplied by (lambda of the DAN paper)
 
     def alignment(
         self,
@@ -129,17 +128,15 @@ class DAN(_Adaptation):
 
 @dataclass(frozen=True, kw_only=True)
 class DANN(_Adaptation):
-    """Source and target made alike by fooling a discriminator. Not private: for comparison only.
-
-    `strength`: what the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round
-    to round, 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done: in the first one the discriminator
-    alone learns. `hidden`: the width of the discriminator. `training`: as in dan. `head_init`: how the class embeddings
-    of the source begin.
-    """
+    """Source and target made alike by fooling a discriminator. Not private: for comparison only."""
 
     name: ClassVar[str] = "dann"
 
-    hidden: int = 64
+    # What the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round to round,
+    # 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done. In the first round the discriminator alone
+    # learns.
+    strength: float = 1.0
+    hidden: int = 64  # the width of the discriminator
 
     def helpers(self, server: Server) -> dict[str, Tensor]:
         if server.rounds < 2:

@@ -11,7 +11,7 @@ client is sent its own rows alone and computes the very same; as papers write it
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -20,10 +20,8 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, OwnHead, average_layer, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_step import LocalStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +48,8 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Algorithm[State, Down, Private, Up]):
+class FedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
     """Federated averaging of the backbone and of a classification layer over all clients' classes.
-
-    `regularisation`: C, how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
-    `weighting`: by samples, n_k as above, or uniform. `head_init`: how a_k begins when a client first takes part.
 
     Averaged over all clients, a row goes n_k / sum n of the way that its client took it. Averaged over its holders
     alone it would be the client's own row, and the algorithm FedPE with templates sent for nothing.
@@ -62,14 +57,8 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
 
     name: ClassVar[str] = "fedavg"
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    regularisation: float = 0.0
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "random"
-
-    def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
+    weighting: Weighting = "samples"  # of the averages: by samples, n_k as above, or uniform
+    head_init: HeadInit = "random"  # how a_k begins when a client first takes part
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, class_embeddings={})
@@ -78,15 +67,9 @@ class FedAvg(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, down.class_embeddings, private)
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-        fit = self.training.train(client, [rows], client.train, loss)
+        fit = self.train(client, down.model, [rows], self.classification(rows))
         up = Up(
             model=client.backbone.state(),
             class_embeddings=ClassEmbeddings(rows),

@@ -10,7 +10,7 @@ server: theta <- sum_i n_i theta_i / sum_i n_i
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -21,11 +21,13 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
+from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batches import Batch
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
-from personae.parts.margins import Margin, positive_hinge
+from personae.parts.local_step import LocalStep
+from personae.parts.margins import positive_hinge
+from personae.parts.terms import Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,46 +54,34 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedFace(Algorithm[State, Down, Private, Up]):
+class FedFace(LocalStep, Algorithm[State, Down, Private, Up]):
     """Federated averaging over clients that hold one identity each and see no negatives.
 
-    `hinge`: m, the margin of the positive loss. `margin`: the local loss of a client with more than one identity, which
-    has negatives of its own. `strength`: lambda; 0 for no spreadout, and positive-only averaging is what remains.
-    `spread`: v, the margin of the spreadout as a cosine distance; the paper does not say, the authors' code has 0.7.
-    `steps`, `momentum`: how often the server steps in a round, and its momentum, from rest in every round; Algorithm 1
-    takes one plain step, the authors' code ten with 0.9. `reduction`: the sum of Eq. 9, or the mean of the authors'
-    code. `anchors`: if given, so many classes are drawn for each step, and reg is their part of the sum, scaled up; for
-    more clients than the exact sum has time for. `head_init`: how w_i begins, mean as in Eq. 6 or random. `fixed`:
-    class embeddings stay as they began, with `head_init` random one of the paper's baselines. `weighting`: by samples,
-    n_i as above, or uniform. `regularisation`: how strongly embeddings are held to those of the model received
-    (`parts/drift.py`); 0 for none.
-
-    `batch_norm`: BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. So a
-    client with one identity normalises by the statistics that it received and hands them on untouched (auto); eval
-    does so everywhere, train nowhere.
+    A client with more than one identity has negatives of its own: it trains on the margin loss instead.
 
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
     """
 
     name: ClassVar[str] = "fedface"
 
-    hinge: float = 0.9
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    strength: float = 10.0
-    spread: float = 0.7
-    steps: int = 1
-    momentum: float = 0.0
-    reduction: Reduction = "sum"
+    hinge: float = 0.9  # m, the margin of the positive loss
+    strength: float = 10.0  # lambda; 0 for no spreadout, and positive-only averaging is what remains
+    spread: float = 0.7  # v, the spreadout's margin as a cosine distance; the paper does not say, its code has this
+    steps: int = 1  # how often the server steps in a round: once in Algorithm 1, ten times in the authors' code
+    momentum: float = 0.0  # of the server's steps, from rest in every round: none in Algorithm 1, 0.9 in the code
+    reduction: Reduction = "sum"  # whether the regulariser is a sum, as in Eq. 9, or a mean, as in the authors' code
+    # If given, so many classes are drawn for each step, and the regulariser is their part of the sum, scaled up. This
+    # is for more clients than the exact sum has time for.
     anchors: int | None = None
-    head_init: HeadInit = "mean"
-    fixed: bool = False
-    weighting: Weighting = "samples"
+    head_init: HeadInit = "mean"  # how w_i begins: mean as in Eq. 6, or random
+    fixed: bool = False  # class embeddings stay as they began; with a random head_init, one of the paper's baselines
+    weighting: Weighting = "samples"  # of the average: by samples, n_i as above, or uniform
+    # BatchNorm that trains on batches of one identity subtracts their mean, and with it the identity. With auto, a
+    # client with one identity normalises by the statistics that it received and hands them on untouched. With eval
+    # every client does so, with train none.
     batch_norm: Statistics = "auto"
-    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
         if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
             raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
         if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
@@ -112,23 +102,13 @@ class FedFace(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, down.class_embeddings, private)
-        alone = client.train.classes == 1
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            held = drift(batch.images, features)
-            if alone:
-                return positive_hinge(features, rows, batch.labels, self.hinge) + held
-            return self.margin.loss(features, rows, batch.labels) + held
-
-        fit = self.training.train(
+        fit = self.train(
             client,
+            down.model,
             [] if self.fixed else [rows],
-            client.train,
-            loss,
+            self.positive(rows) if client.train.classes == 1 else self.classification(rows),
             frozen_statistics=keeps_statistics(self.batch_norm, client.train),
         )
         rows = F.normalize(rows)
@@ -139,6 +119,15 @@ class FedFace(Algorithm[State, Down, Private, Up]):
             training=Scalars({"loss": fit.loss}),
         )
         return up, Private(class_embeddings=rows)
+
+    def positive(self, rows: Tensor) -> Value:
+        """The loss of a client with one identity, which has no negatives."""
+        hinge = self.hinge
+
+        def loss(batch: Batch, features: Tensor) -> Tensor:
+            return positive_hinge(features, rows, batch.labels, hinge)
+
+        return loss
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         heard: dict[str, ClassEmbeddings] = {}

@@ -29,11 +29,12 @@ from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.core.warnings import Figures
 from personae.parts.averaging import Weighting, weight_of
+from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batches import Batch
 from personae.parts.customisation import Branch
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.embedding import copied, still
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD, Statistics, keeps_statistics
+from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll, contrastive
 from personae.parts.public import PublicSampling
@@ -72,52 +73,38 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedFR(Algorithm[State, Down, Private, Up]):
+class FedFR(LocalStep, Algorithm[State, Down, Private, Up]):
     """Federated averaging that trains with hard public negatives, stays near the global model, and personalizes.
-
-    `margin`: CosFace with s and m. `use_public_faces`: whether clients train with public faces beside their own
-    (without, there is no Phi). `sampling`: with which of them, by t_HN. `classify`: alpha_1, the weight of the
-    classification. `contrast`, `customise`: alpha_2 and alpha_3; zero leaves the contrastive term or the branch out.
-    `temperature`: tau of the contrastive term. `one_vs_all`: s', m', lambda and t of the binary loss. `branch`: what
-    trains it, that loss or the paper's variant, CosFace among the client's own people, with the same s' and m' and
-    divided by s' like Eq. 6, so that alpha_3 weighs both alike. `transformed`: whether the personal model is theta_i
-    followed by Pi_i, or theta_i alone. `head_init`: how W_i begins; Omega_i begins as a copy, and Pi_i as the identity.
-    `weighting`: by samples, n_i as above, or uniform. `counts`: what n_i counts, the client's own faces or, as in the
-    authors' code, those and the sampled public ones.
 
     A client that takes part for the first time has no previous model. Taken to be the one it was given, as the paper
     initialises it, that model would make the contrastive term a constant, so it is left out. (In the authors' code it
     is a network with random weights.)
-
-    `batch_norm`: statistics of a few people's batches are not those that everybody is to be recognised with. With eval
-    a client normalises by those that it received and hands them on untouched; train never does so, and auto only where
-    its faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
-    paper's network has no BatchNorm. `regularisation`: how strongly embeddings are held to those of the model received
-    (`parts/drift.py`), beside or instead of the contrastive term; 0 for none, as in the paper.
     """
 
     name: ClassVar[str] = "fedfr"
     figures: ClassVar[tuple[str, ...]] = ("loss", SHARE)
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    use_public_faces: bool = True
-    sampling: PublicSampling = field(default_factory=PublicSampling)
-    classify: float = 1.0
-    contrast: float = 5.0
-    customise: float = 10.0
-    temperature: float = 0.5
-    one_vs_all: OneVsAll = field(default_factory=OneVsAll)
+    use_public_faces: bool = True  # whether clients train with public faces beside their own; without, there is no Phi
+    sampling: PublicSampling = field(default_factory=PublicSampling)  # with which public faces, by t_HN
+    classify: float = 1.0  # alpha_1, the weight of the classification, CosFace with s and m
+    contrast: float = 5.0  # alpha_2, the weight of the contrastive term; 0 leaves it out
+    customise: float = 10.0  # alpha_3, the weight of the branch; 0 leaves it out
+    temperature: float = 0.5  # tau of the contrastive term
+    one_vs_all: OneVsAll = field(default_factory=OneVsAll)  # s', m', lambda and t of the binary loss
+    # What trains the branch: the binary loss, or the paper's variant, CosFace among the client's own people. That has
+    # the same s' and m' and is divided by s' like Eq. 6, so that alpha_3 weighs both alike.
     branch: Literal["binary", "cosface"] = "binary"
-    transformed: bool = True
-    head_init: HeadInit = "mean"
-    weighting: Weighting = "samples"
-    counts: Literal["own", "all"] = "own"
+    transformed: bool = True  # whether the personal model is theta_i followed by Pi_i, or theta_i alone
+    head_init: HeadInit = "mean"  # how W_i begins; Omega_i begins as a copy, and Pi_i as the identity
+    weighting: Weighting = "samples"  # of the averages: by samples, n_i as above, or uniform
+    counts: Literal["own", "all"] = "own"  # what n_i counts: own faces, or sampled ones too, as in the authors' code
+    # Statistics of a few people's batches are not those that everybody is to be recognised with. With eval, a client
+    # normalises by those that it received and hands them on untouched; train never does so, and auto only where its
+    # faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
+    # paper's network has no BatchNorm.
     batch_norm: Statistics = "auto"
-    regularisation: float = 0.0
 
     def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
         if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
             raise ValueError("classify must be positive, contrast and customise not negative, and all finite")
         if not 0 < self.temperature < math.inf:
@@ -146,7 +133,7 @@ class FedFR(Algorithm[State, Down, Private, Up]):
         if self.contrast and private:
             previous = still(client.backbone, private.model, "previous")
             anchors = still(client.backbone, down.model, "global"), previous
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, private)
         phi = (
             down.public_embeddings.vectors.to(device, copy=True)
@@ -154,12 +141,10 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             else rows.new_empty(0, rows.shape[1])
         )
         branch = self.branch_of(private, rows) if self.customise else None
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
+        classification = self.classification(rows, phi)
 
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            total = self.classify * self.margin.loss(features, torch.cat([rows, phi]), batch.labels)
-            total = total + drift(batch.images, features)
+        def loss(batch: Batch, features: Tensor) -> Tensor:
+            total = self.classify * classification(batch, features)
             if anchors:
                 near, far = (anchor(batch.images) for anchor in anchors)
                 total = total + self.contrast * contrastive(features, near, far, self.temperature)
@@ -168,11 +153,12 @@ class FedFR(Algorithm[State, Down, Private, Up]):
             return total
 
         parts = branch.parts if branch else {}
-        fit = self.training.train(
+        fit = self.train(
             client,
+            down.model,
             [rows, *([phi] if len(phi) else []), *parts.values()],
-            samples,
             loss,
+            samples=samples,
             frozen_statistics=keeps_statistics(self.batch_norm, samples),
         )
         model = client.backbone.state()

@@ -19,11 +19,9 @@ from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
 from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.linking import tokens_of
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_step import LocalStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,50 +50,38 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGC(Algorithm[State, Down, Private, Up]):
+class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     """Federated averaging with class embeddings that the server pushes apart across clients.
 
-    `regulariser`: Reg, the softmax regulariser (Eq. 5) in the form of `margin`; cosine is the paper's FedCos, none its
-    FedPE. `strength`: lambda, how strongly classes are pushed apart. `lr`: eta at the server, by default that of
-    `training` in the round, as in Algorithm 1. `steps`: how often the server steps in a round; Algorithm 1 takes one
-    step. `reduction`: whether Reg is a sum, as in Eq. 5, or a mean. `normalise`: whether Reg takes cosines or inner
-    products of the rows, by default as `margin` does. `self_term`: whether a row is also pulled along itself, as in Eq.
-    5 with inner products, where this is most of a step and lengthens rows; Eqs. 10 to 12 leave it out. `tangential`:
-    whether rows only turn and keep their length (`parts/corrections.py`). `fixed`: class embeddings stay as they began,
-    the paper's FedPE + Fixed (with `regulariser` none and `head_init` random). `anchors`: if given, so many classes are
-    drawn for each step, and Reg is their part of the sum, scaled up; for more classes than the exact sum has time for.
-    `weighting`: by samples, n_k as above, or uniform. `head_init`: how W_k begins. `regularisation`: how strongly
-    embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
-
     Rows of clients that are absent from a round stay as last seen, and push the others all the same.
-
-    `link`: for people whom several clients hold (the general case of the paper), a secret that the clients share.
-    With it they send a token for each person. The server averages the rows of one person over its group of clients, and
-    only classes of clients outside that group push it away. Who is shared becomes known to the server; who it is does
-    not, as long as the server does not have the secret. (Over a network it has: the experiment comes from there.)
     """
 
     name: ClassVar[str] = "fedgc"
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
+    # Reg: the softmax regulariser (Eq. 5) in the form of margin. cosine is the paper's FedCos, none its FedPE.
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"
-    strength: float = 20.0
-    lr: float | None = None
-    steps: int = 1
-    reduction: Reduction = "sum"
-    normalise: bool | None = None
+    strength: float = 20.0  # lambda, how strongly classes are pushed apart
+    lr: float | None = None  # eta at the server; if left out, that of training in the round, as in Algorithm 1
+    steps: int = 1  # how often the server steps in a round; Algorithm 1 takes one step
+    reduction: Reduction = "sum"  # whether Reg is a sum, as in Eq. 5, or a mean
+    normalise: bool | None = None  # whether Reg takes cosines or inner products of the rows; by default as margin does
+    # Whether a row is also pulled along itself, as in Eq. 5. With inner products this is most of a step and lengthens
+    # rows; Eqs. 10 to 12 leave it out.
     self_term: bool = True
-    tangential: bool = False
+    tangential: bool = False  # whether rows only turn and keep their length
+    # If given, so many classes are drawn for each step, and Reg is their part of the sum, scaled up. This is for more
+    # classes than the exact sum has time for.
     anchors: int | None = None
+    # A secret that the clients share, for people whom several clients hold (the general case of the paper). With it,
+    # clients send a token for each person. The server averages the rows of one person over its group of clients, and
+    # only classes of clients outside that group push it away. The server learns who is shared, but not who it is, as
+    # long as it does not have the secret. (Over a network it has: the experiment comes from there.)
     link: str | None = None
-    fixed: bool = False
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "mean"
-    regularisation: float = 0.0
+    fixed: bool = False  # class embeddings stay as they began; without regulariser, the paper's FedPE + Fixed
+    weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
+    head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
 
     def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
         if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
             raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
         if self.steps < 1:
@@ -120,15 +106,9 @@ class FedGC(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, down.class_embeddings, private)
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-        fit = self.training.train(client, [] if self.fixed else [rows], client.train, loss)
+        fit = self.train(client, down.model, [] if self.fixed else [rows], self.classification(rows))
         up = Up(
             model=client.backbone.state(),
             class_embeddings=None if "class_embeddings" in self.withheld else ClassEmbeddings(rows),

@@ -7,19 +7,15 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
-
-from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_step import LocalStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +41,13 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPE(Algorithm[State, Down, Private, Up]):
-    """Federated averaging with private class embeddings.
-
-    `weighting`: by samples, n_k as above, or uniform. `head_init`: how W_k begins when a client first takes part.
-    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
-    """
+class FedPE(LocalStep, Algorithm[State, Down, Private, Up]):
+    """Federated averaging with private class embeddings."""
 
     name: ClassVar[str] = "fedpe"
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "mean"
-    regularisation: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
+    weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
+    head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)
@@ -70,16 +56,9 @@ class FedPE(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, private)
-
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-        fit = self.training.train(client, [rows], client.train, loss)
+        fit = self.train(client, down.model, [rows], self.classification(rows))
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
         return up, Private(class_embeddings=rows)
 

@@ -23,33 +23,34 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, own_rows
-from personae.parts.local_sgd import Batch
+from personae.parts.local_step import LocalObjective
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaFit, MetaSGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
-    """Meta-learning over clients with local classification layers: what crosses and what is kept is as in FedPE.
+class _MetaStep(LocalObjective):
+    """A client's meta steps on F. The second term of Eq. 4 is `embedding-regularisation`; its C is not in the paper."""
 
-    `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none, and the paper does not
-    say how much. `margin`: ArcFace with s = 8 and m = 0.5 in the paper. `weighting`: by samples, n_k as above, or
-    uniform. `head_init`: how a_k begins when a client first takes part.
-    """
+    # The loss that tells a client's people apart, as in the paper.
+    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
+    meta: MetaSGD = field(default_factory=MetaSGD)  # the meta steps, with alpha, beta and delta
+    weighting: Weighting = "samples"  # of the averages: by samples, n_k as above, or uniform
+    head_init: HeadInit = "random"  # how a_k begins when a client first takes part
+
+    def meta_train(self, client: Client, received: ModelState, rows: Tensor) -> MetaFit:
+        """From the model loaded and these rows, in place."""
+        objective = self.objective(client.backbone, received, self.classification(rows))
+        return self.meta.fit(client.backbone, [rows], client.train, objective, client.generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFMAML(_MetaStep, Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
+    """Meta-learning over clients with local classification layers: what crosses and what is kept is as in FedPE."""
 
     name: ClassVar[str] = "hf_maml"
     figures: ClassVar[tuple[str, ...]] = ("loss", "adapted")
-
-    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
-    meta: MetaSGD = field(default_factory=MetaSGD)
-    regularisation: float = 0.0
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "random"
-
-    def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> fedpe.State:
         return fedpe.State(model=previous.model if previous else server.initial)
@@ -60,7 +61,7 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
     def local(self, down: fedpe.Down, private: fedpe.Private | None, client: Client) -> tuple[fedpe.Up, fedpe.Private]:
         client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, private)
-        fit = meta_train(self, rows, down.model, client)
+        fit = self.meta_train(client, down.model, rows)
         up = fedpe.Up(
             model=client.backbone.state(),
             samples=Count(len(client.train)),
@@ -74,25 +75,11 @@ class HFMAML(Algorithm[fedpe.State, fedpe.Down, fedpe.Private, fedpe.Up]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.Up]):
-    """Meta-learning over clients with a global classification layer: templates cross as in FedAvg.
-
-    `meta`: the meta steps, with alpha, beta and delta. `regularisation`: C of Eq. 4; 0 for none. `margin`: ArcFace with
-    s = 8 and m = 0.5 in the paper. `weighting`: by samples, or uniform. `head_init`: how a_k begins when a client first
-    takes part.
-    """
+class HFMAMLGlobal(_MetaStep, Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.Up]):
+    """Meta-learning over clients with a global classification layer: templates cross as in FedAvg."""
 
     name: ClassVar[str] = "hf_maml_global"
     figures: ClassVar[tuple[str, ...]] = ("loss", "adapted")
-
-    margin: Margin = field(default_factory=lambda: Margin(kind="arcface", scale=8.0, margin=0.5))
-    meta: MetaSGD = field(default_factory=MetaSGD)
-    regularisation: float = 0.0
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "random"
-
-    def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
 
     def start(self, previous: ServerState | None, server: Server) -> fedavg.State:
         return fedavg.State(model=previous.model if previous else server.initial, class_embeddings={})
@@ -105,7 +92,7 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
     ) -> tuple[fedavg.Up, fedavg.Private]:
         client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, down.class_embeddings, private)
-        fit = meta_train(self, rows, down.model, client)
+        fit = self.meta_train(client, down.model, rows)
         up = fedavg.Up(
             model=client.backbone.state(),
             class_embeddings=ClassEmbeddings(rows),
@@ -116,15 +103,3 @@ class HFMAMLGlobal(Algorithm[fedavg.State, fedavg.Down, fedavg.Private, fedavg.U
 
     def merge(self, state: fedavg.State, replies: Iterable[Reply[fedavg.Up]], server: Server) -> fedavg.State:
         return fedavg.merged(state, replies, self.weighting, server)
-
-
-def meta_train(options: HFMAML | HFMAMLGlobal, rows: Tensor, beginning: ModelState, client: Client) -> MetaFit:
-    """A client's meta steps on F, from the model loaded and these rows, in place."""
-    module = client.backbone.module
-    drift = EmbeddingRegulariser.of(options.regularisation, client.backbone, beginning)
-
-    def loss(batch: Batch) -> Tensor:
-        features = module(batch.images)
-        return options.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-    return options.meta.fit(client.backbone, [rows], client.train, loss, client.generator)

@@ -7,18 +7,15 @@ A client uses theta_k.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
-
-from torch import Tensor
 
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ModelState, Scalars
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_step import LocalStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +39,10 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Algorithm[State, Down, Private, Up]):
+class Local(LocalStep, Algorithm[State, Down, Private, Up]):
     """Every client on its own faces alone: the clients' side of FedPE without its server.
 
-    `head_init`: how W_k begins. With the rounds and the training of a FedPE stage, a client does the work that it does
-    there.
+    With the rounds and the training of a FedPE stage, a client does the work that it does there.
 
     The stage's shared model is the one that it began with. In a simulation, `evaluation.personal_benchmarks` also puts
     each client's own model to the server's benchmarks.
@@ -55,9 +51,7 @@ class Local(Algorithm[State, Down, Private, Up]):
     name: ClassVar[str] = "local"
     aggregates: ClassVar[Aggregates] = "nothing"
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    head_init: HeadInit = "mean"
+    head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)
@@ -66,13 +60,9 @@ class Local(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(private.model if private else down.model)
+        client.backbone.load(private.model if private else down.model)
         rows = own_rows(self.head_init, client, private)
-
-        def loss(batch: Batch) -> Tensor:
-            return self.margin.loss(module(batch.images), rows, batch.labels)
-
-        fit = self.training.train(client, [rows], client.train, loss)
+        fit = self.train(client, down.model, [rows], self.classification(rows))
         return Up(training=Scalars({"loss": fit.loss})), Private(model=client.backbone.state(), class_embeddings=rows)
 
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:  # noqa: ARG002

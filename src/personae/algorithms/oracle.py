@@ -7,7 +7,7 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -17,10 +17,8 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, OwnHead, own_rows
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_step import LocalStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +45,8 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oracle(Algorithm[State, Down, Private, Up]):
+class Oracle(LocalStep, Algorithm[State, Down, Private, Up]):
     """Federated averaging where each client tells its people from everybody's. Not private: for comparison only.
-
-    `weighting`: by samples, or uniform. `head_init`: how a client's class embeddings begin when it first takes part.
-    `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0 for none.
 
     A client trains with the true cross-client negatives that FedGC's correction stands in for. Everybody receives a
     template of everybody.
@@ -60,14 +55,8 @@ class Oracle(Algorithm[State, Down, Private, Up]):
     name: ClassVar[str] = "oracle"
     shows_others: ClassVar[bool] = True
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    weighting: Weighting = "samples"
-    head_init: HeadInit = "mean"
-    regularisation: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
+    weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
+    head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial, class_embeddings={})
@@ -77,16 +66,10 @@ class Oracle(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model, others=ClassEmbeddings(torch.cat(others)) if others else None)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, private)
         others = rows[:0] if down.others is None else down.others.vectors.to(client.backbone.device)
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, torch.cat([rows, others]), batch.labels) + drift(batch.images, features)
-
-        fit = self.training.train(client, [rows], client.train, loss)
+        fit = self.train(client, down.model, [rows], self.classification(rows, others))
         up = Up(
             model=client.backbone.state(),
             class_embeddings=ClassEmbeddings(rows),

@@ -12,16 +12,13 @@ from personae.parts.heads import HeadInit
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(Central):
-    """Supervised training on public faces, and on no others.
-
-    `use_public_faces`: can be nothing but true.
-    """
+    """Supervised training on public faces, and on no others."""
 
     name: ClassVar[str] = "pretrain"
     pools_faces: ClassVar[bool] = False
 
-    head_init: HeadInit = "random"
-    use_public_faces: bool = True
+    head_init: HeadInit = "random"  # how class embeddings begin: as the mean features of each person, or at random
+    use_public_faces: bool = True  # can be nothing but true
 
     def __post_init__(self) -> None:
         if not self.use_public_faces:

@@ -10,7 +10,7 @@ server: Delta_k <- F_k^q L (w - w_k),   h_k <- q F_k^(q-1) |L (w - w_k)|^2 + L F
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -24,42 +24,33 @@ from personae.core.payload import Count, Scalars
 from personae.core.samples import Samples
 from personae.errors import Diverged
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, own_rows
 from personae.parts.images import normalise
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
 
 BEFORE = "before"  # the figure that carries F_k
 
 
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Algorithm[State, Down, Private, Up]):
-    """Fair federated averaging: the larger `q`, the more a client with a high loss moves the model.
+class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
+    """Fair federated averaging: a client with a higher loss moves the model more.
 
-    `q`: 0 is FedPE; the paper tries 0.001 to 15 and picks by validation. `lipschitz`: L, by default 1 / the learning
-    rate of `training` in the round, as in the paper. `weighting`: p_k by samples, or uniform, which is right where
-    clients are drawn with a chance in proportion to their samples. `head_init`: how a_k begins when a client first
-    takes part. `regularisation`: how strongly embeddings are held to those of the model received (`parts/drift.py`); 0
-    for none, and no part of F_k.
-
-    The server has to believe the losses: a client that claims a high one moves the model more than its share.
+    F_k is the margin loss alone, without `terms`. The server has to believe the losses: a client that claims a high one
+    moves the model more than its share.
     """
 
     name: ClassVar[str] = "q_fedavg"
     figures: ClassVar[tuple[str, ...]] = ("loss", BEFORE)
     aggregates: ClassVar[Aggregates] = "mean"  # its step is a mean whose weights are the point of it
 
-    q: float = 1.0
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=LocalSGD)
-    lipschitz: float | None = None
+    q: float = 1.0  # how much a high loss counts; 0 is FedPE, and the paper picks from 0.001 to 15 by validation
+    lipschitz: float | None = None  # L; if left out, 1 / the learning rate of training in the round, as in the paper
+    # p_k: by samples, or uniform, which is right where clients are drawn with a chance in proportion to their samples.
     weighting: Weighting = "samples"
-    head_init: HeadInit = "mean"
-    regularisation: float = 0.0
+    head_init: HeadInit = "mean"  # how a_k begins when a client first takes part
 
     def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
         if not 0 <= self.q < math.inf:
             raise ValueError("q must be finite and not negative")
         if self.lipschitz is not None and not 0 < self.lipschitz < math.inf:
@@ -72,17 +63,10 @@ class QFedAvg(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         rows = own_rows(self.head_init, client, private)
         before = mean_loss(client.backbone, self.margin, rows, client.train)
-
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-        fit = self.training.train(client, [rows], client.train, loss)
+        fit = self.train(client, down.model, [rows], self.classification(rows))
         figures = Scalars({"loss": fit.loss, BEFORE: before})
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=figures)
         return up, Private(class_embeddings=rows)

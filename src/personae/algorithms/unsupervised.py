@@ -11,7 +11,7 @@ Stage 1 is `fedpe` with the source as its only client, stage 2 is `cluster`.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -26,11 +26,11 @@ from personae.core.samples import Samples
 from personae.core.warnings import Figures
 from personae.errors import ConfigError
 from personae.parts.clustering import CFinch, Method, Shape
-from personae.parts.drift import EmbeddingRegulariser, require_regularisation
 from personae.parts.heads import HeadInit, first_rows
-from personae.parts.local_sgd import Batch, LocalSGD
-from personae.parts.margins import Margin
+from personae.parts.local_sgd import LocalSGD
+from personae.parts.local_step import LocalStep
 from personae.parts.pseudo import PseudoLabelled, odd_clusters, pseudo_labels
+from personae.parts.terms import Proximal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,35 +56,27 @@ class Up(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unsupervised(Algorithm[State, Down, Private, Up]):
-    """Domain-constrained federated learning of one labelled source client and any number of unlabelled targets.
-
-    `strength`: lambda; 0 for no constraint. `constrained`: whose loss has the term, the source's (the domain constraint
-    loss) or everybody's (FedProx). `training`: its `iterations` are E. `head_init`: how W_k begins. `recluster_every`:
-    rounds after which targets cluster anew under the current model; 0 never, as in the paper. Their W_k then begins
-    anew, too. `clustering`, `min_images`: how they do that. They mean what they mean in `cluster`, whose own settings
-    are not taken over. A target without pseudo-labels of an earlier stage finds some when it first takes part.
-    `regularisation`: how strongly everybody's embeddings are held to those of the model received (`parts/drift.py`); 0
-    for none, as in the paper.
-    """
+class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
+    """Domain-constrained federated learning of one labelled source client and any number of unlabelled targets."""
 
     name: ClassVar[str] = "unsupervised"
     figures: ClassVar[tuple[str, ...]] = ("loss", *Shape.names())
 
-    margin: Margin = field(default_factory=Margin)
-    training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))
-    strength: float = 0.01
+    training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))  # its iterations are E
+    strength: float = 0.01  # lambda; 0 for no constraint
+    # Whose loss has the term: the source's (the domain constraint loss), or everybody's (FedProx).
     constrained: Literal["source", "all"] = "source"
-    head_init: HeadInit = "mean"
+    head_init: HeadInit = "mean"  # how W_k begins
+    # Rounds after which targets cluster anew under the current model, and begin W_k anew; 0 never, as in the paper.
     recluster_every: int = 0
+    # How a target clusters if it has no pseudo-labels of an earlier stage, or clusters anew. The settings of that stage
+    # are not taken over.
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
-    min_images: int = 2
-    regularisation: float = 0.0
+    min_images: int = 2  # a smaller cluster is dropped, and its faces are not trained on
 
     def __post_init__(self) -> None:
-        require_regularisation(self.regularisation)
-        if self.training.prox:
-            raise ValueError("training.prox holds everybody: set strength, and constrained to say whom")
+        if any(isinstance(term, Proximal) for term in self.terms):
+            raise ValueError("the term proximal holds everybody: set strength, and constrained to say whom")
         if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
             raise ValueError("strength must be finite, neither it nor recluster_every negative, min_images at least 1")
 
@@ -104,7 +96,7 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         return Down(model=state.model)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
-        module = client.backbone.load(down.model)
+        client.backbone.load(down.model)
         anew = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
         known = None if anew and not client.info.source else private
         labels, shape = (known.labels, None) if known else self.labels(client, anew)
@@ -114,16 +106,9 @@ class Unsupervised(Algorithm[State, Down, Private, Up]):
         else:
             rows = first_rows(self.head_init, client.backbone, samples, client.generator)
             client.carried.head_momentum = None  # the momentum of other rows
-        held = client.info.source or self.constrained == "all"
-        training = replace(self.training, prox=self.strength if held else 0.0)
-
-        drift = EmbeddingRegulariser.of(self.regularisation, client.backbone, down.model)
-
-        def loss(batch: Batch) -> Tensor:
-            features = module(batch.images)
-            return self.margin.loss(features, rows, batch.labels) + drift(batch.images, features)
-
-        fit = training.train(client, [rows], samples, loss)
+        held = self.strength > 0 and (client.info.source or self.constrained == "all")
+        constraint = [Proximal(weight=self.strength)] if held else []
+        fit = self.train(client, down.model, [rows], self.classification(rows), *constraint, samples=samples)
         figures = {"loss": fit.loss, **(shape.figures() if shape else {})}
         up = Up(model=client.backbone.state(), training=Scalars(figures))
         return up, Private(class_embeddings=rows, labels=labels)

@@ -1,25 +1,26 @@
 """The settings of an algorithm or of a section of an experiment, with what its own source says of each.
 
-The words are those of the class: an entry of its docstring (`strength`: how ...), the comment behind the field or the
-string below it. A section such as `training` that has no words of its own has those of its class.
+The words are those of the class: the comment behind a field, the lines of comment above it, or the string below it. A
+section such as `training` that has no words of its own has those of its class.
 """
 
 import ast
 import dataclasses
 import inspect
-import itertools
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass
+from itertools import pairwise, takewhile
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
-_ENTRY = re.compile(r"(?:^|(?<=[.:;)] ))((?:`\w+`(?:, | and )?)+): ")
-_COMMENT = re.compile(r"#\s*(.+)$")
+from personae.parts.terms import TERMS, Term
+
+_COMMENT = re.compile(r"\s*#\s*(.+)$")
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
@@ -52,19 +53,44 @@ def _inside(kind: type, chosen: Any, prefix: str) -> Iterator[Parameter]:
         sections: list[Any] = list(filter(dataclasses.is_dataclass, _alternatives(field.hint)))
         said = words.get(field.name) or (first_line(sections[0]) if len(sections) == 1 else "")
         key = prefix + field.name
-        if not sections:
+        if field.hint == tuple[Term, ...]:
+            yield Parameter(key, "list of sections", None, said)
+            yield from _terms(f"{key}.")
+        elif not sections:
             yield Parameter(key, _in_words(field.hint), default, said)
-            continue
-        yield Parameter(key, "section", None, said)
-        if len(sections) > 1:
-            names = [section.name for section in sections]
-            yield Parameter(f"{key}.name", _one_in_words(Literal[*names]), default.name, "which of these")
-        for section in sections:
-            for inner in _inside(section, default if isinstance(default, section) else None, f"{key}."):
-                if len(sections) == 1:
-                    yield inner
-                elif inner.key != f"{key}.name":  # which tells the sections apart
-                    yield dataclasses.replace(inner, meaning=f"{section.name}: {inner.meaning}")
+        else:
+            yield Parameter(key, "section", None, said)
+            yield from _choices(sections, default, f"{key}.")
+
+
+def _choices(sections: Sequence[Any], default: Any, prefix: str) -> Iterator[Parameter]:
+    """What is in a section; where it may be one of several, each says which of them it belongs to."""
+    if len(sections) == 1:
+        yield from _inside(sections[0], default, prefix)
+        return
+    yield Parameter(f"{prefix}name", _named(sections), default.name, "which of these")
+    for section in sections:
+        for inner in _inside(section, default if isinstance(default, section) else None, prefix):
+            if inner.key != f"{prefix}name":  # which tells the sections apart
+                yield dataclasses.replace(inner, meaning=f"{section.name}: {inner.meaning}")
+
+
+def _terms(prefix: str) -> Iterator[Parameter]:
+    """The terms that there are: what each of them is, what all have, and what is its own."""
+    kinds = list(TERMS.values())
+    yield Parameter(
+        f"{prefix}name", _named(kinds), None, " ".join(f"{kind.name}: {first_line(kind)}" for kind in kinds)
+    )
+    common = list(_inside(Term, None, prefix))
+    yield from common
+    for kind in kinds:
+        for inner in _inside(kind, None, prefix):
+            if inner not in common:
+                yield dataclasses.replace(inner, meaning=f"{kind.name}: {inner.meaning}")
+
+
+def _named(sections: Sequence[Any]) -> str:
+    return _one_in_words(Literal[*(section.name for section in sections)])
 
 
 class _Field(NamedTuple):
@@ -118,39 +144,30 @@ def _meanings(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if (dataclasses.is_dataclass(each) or issubclass(each, BaseModel)) and "__annotations__" in vars(each):
-            names = {field.name for field in _fields(each)}
-            found |= _comments(each) | _entries(vars(each).get("__doc__") or "", names)
-    return found
-
-
-def _entries(docstring: str, names: set[str]) -> dict[str, str]:
-    """Entries such as "`head_init`, `fixed`: how they begin.", each until the next one or the end of its paragraph."""
-    found: dict[str, str] = {}
-    for paragraph in inspect.cleandoc(docstring).split("\n\n"):
-        text = " ".join(paragraph.split())
-        starts = [match for match in _ENTRY.finditer(text) if set(re.findall(r"\w+", match[1])) - {"and"} <= names]
-        ends = [match.start() for match in starts[1:]] + [len(text)] * bool(starts)
-        for match, end in zip(starts, ends, strict=True):
-            found |= dict.fromkeys(re.findall(r"`(\w+)`", match[1]), text[match.end() : end].strip())
+            found |= _comments(each)
     return found
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Comments behind the fields of a class and strings below them, where its source is at hand."""
+    """What is said of each field of a class: behind it, above it or below it, where its source is at hand."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):
         return {}
     lines = source.splitlines()
     (body,) = ast.parse(source).body
-    fields = [node for node in getattr(body, "body", ()) if isinstance(node, ast.AnnAssign) and node.end_col_offset]
-    behind = {field.target.id: lines[(field.end_lineno or 1) - 1][field.end_col_offset :] for field in fields}  # type: ignore[union-attr]
-    found = {name: match[1] for name, text in behind.items() if (match := _COMMENT.search(text))}
-    return found | dict(_strings_below(getattr(body, "body", ())))
+    found = dict(_strings_below(getattr(body, "body", ())))
+    for node in getattr(body, "body", ()):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            behind = _COMMENT.match(lines[(node.end_lineno or 1) - 1][node.end_col_offset :])
+            above = takewhile(bool, map(_COMMENT.match, reversed(lines[: node.lineno - 1])))
+            if words := " ".join(match[1] for match in ([behind] if behind else reversed([*above])) if match):
+                found[node.target.id] = words
+    return found
 
 
 def _strings_below(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, below in itertools.pairwise(body):
+    for field, below in pairwise(body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
                 yield name, " ".join(text.split())

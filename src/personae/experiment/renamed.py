@@ -9,6 +9,8 @@ RENAMED: Mapping[str, str] = {  # the place of the old key, where * is the name 
     "stages.*.carry": 'layers = [{ name = "carry", ... }]',
     "stages.*.algorithm.rows": "head_init",
     "stages.*.algorithm.public": "use_public_faces",
+    "stages.*.algorithm.regularisation": 'terms = [{ name = "embedding-regularisation", weight = ... }]',
+    "stages.*.algorithm.training.prox": 'terms = [{ name = "proximal", weight = ... }] beside training',
 }
 
 

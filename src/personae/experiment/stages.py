@@ -1,6 +1,6 @@
 """The schema of `[[stages]]`, and the stages that they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from personae.core.stage import Stage, StageOptions
 from personae.errors import ConfigError
 from personae.experiment.explain import called, explain, nearest
 from personae.layers import LAYERS
+from personae.parts.terms import TERMS, Term
 from personae.selection import SELECTIONS
 
 ChosenT = TypeVar("ChosenT")
@@ -49,30 +50,31 @@ class StageSection(StageOptions):
             "aggregation": _plain(self._aggregation()),
         }
         named = {part: {**table, "name": getattr(self, part)["name"]} for part, table in chosen.items()}
-        layers = zip(self._layers(), self.layers, strict=True)
-        return {**named, "layers": [{**_plain(layer), "name": given["name"]} for layer, given in layers]}
+        if self._terms():
+            named["algorithm"]["terms"] = _all_plain(self._terms(), self.algorithm["terms"])
+        return {**named, "layers": _all_plain(self._layers(), self.layers)}
 
     def _algorithm(self) -> AnyAlgorithm:
-        return _chosen(f"stages.{self.name}.algorithm", self.algorithm, AVAILABLE)
+        terms = {"terms": self._terms()} if "terms" in self.algorithm else {}
+        return _chosen(f"stages.{self.name}.algorithm", {**self.algorithm, **terms}, AVAILABLE)
+
+    def _terms(self) -> list[Term]:
+        """What the algorithm adds to its loss."""
+        return _all_chosen(f"stages.{self.name}.algorithm.terms", self.algorithm.get("terms", ()), TERMS)
 
     def _selection(self) -> Selection:
         return _chosen(f"stages.{self.name}.selection", self.selection, SELECTIONS)
 
     def _layers(self) -> list[Layer]:
         """From the innermost to the outermost."""
-        return [
-            _chosen(f"stages.{self.name}.layers.{called(number, given)}", given, LAYERS)
-            for number, given in enumerate(self.layers)
-        ]
+        return _all_chosen(f"stages.{self.name}.layers", self.layers, LAYERS)
 
     def _aggregation(self) -> Aggregation:
         """The rule, with what comes before it."""
         place, rest = f"stages.{self.name}.aggregation", dict(self.aggregation)
         before = rest.pop("before", [])
         rule = _chosen(place, rest, AGGREGATIONS, also=("before",))
-        if not isinstance(before, list | tuple) or not all(isinstance(each, Mapping) for each in before):
-            raise ConfigError(f"{place}.before is a list of tables, each with a name")
-        steps = [_chosen(f"{place}.before.{number}", each, PREPARATIONS) for number, each in enumerate(before)]
+        steps = _all_chosen(f"{place}.before", before, PREPARATIONS)
         return Prepared(rule=rule, before=tuple(steps)) if steps else rule
 
 
@@ -81,6 +83,18 @@ def _plain(chosen: Any) -> dict[str, Any]:
     if isinstance(chosen, Prepared):
         return {**_plain(chosen.rule), "before": [_plain(each) for each in chosen.before]}
     return {"name": chosen.name, **asdict(chosen)}
+
+
+def _all_plain(chosen: Iterable[Any], given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same of several, each under the name by which it was found and is found again."""
+    return [{**_plain(each), "name": table["name"]} for each, table in zip(chosen, given, strict=True)]
+
+
+def _all_chosen(place: str, given: Any, registry: Mapping[str, type[ChosenT]]) -> list[ChosenT]:
+    """What is registered under the name in each of these tables."""
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
+        raise ConfigError(f"{place} is a list of tables, each with a name")
+    return [_chosen(f"{place}.{called(number, each)}", each, registry) for number, each in enumerate(given)]
 
 
 def _chosen(

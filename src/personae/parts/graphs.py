@@ -41,7 +41,6 @@ class Step(Protocol):
     loss: Any  # Batch -> Tensor
     pairs: list[tuple[Tensor, Tensor]]  # what it moves, and the gradients
     momenta: list[Tensor]
-    anchor: Tensor | None  # where the backbone began
     correction: Tensor | None  # what is added to the gradient of its weights
     path: Tensor | None  # the sum of these gradients so far, without it
     total: Tensor  # of the losses so far
@@ -183,8 +182,6 @@ class Program:
             given = velocity.to(self.backbone.device).split([part.numel() for part in targets])  # type: ignore[no-untyped-call]
             for target, part in zip(targets, given, strict=True):
                 target.copy_(part.view_as(target))
-        if self.step.anchor is not None:
-            self.step.anchor.copy_(self.backbone.weights)
         if self.step.correction is not None and self.step.path is not None and correction is not None:
             self.step.correction.copy_(correction)
             self.step.path.zero_()

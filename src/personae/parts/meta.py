@@ -20,9 +20,11 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
+from personae.parts.batch_norm import batch_norms
+from personae.parts.batches import Batch
 from personae.parts.graphs import tell_once
 from personae.parts.images import Augmentation
-from personae.parts.local_sgd import CHECK_EVERY, Batch
+from personae.parts.local_sgd import CHECK_EVERY
 from personae.words import counted
 
 Order = Literal["hessian-free", "first", "exact"]
@@ -121,31 +123,27 @@ class MetaFit:
 
 @dataclass(frozen=True, kw_only=True)
 class MetaSGD:
-    """Meta steps: `iterations` times Eq. 1, over the backbone and the class embeddings alike.
+    """Meta steps: Eq. 1 over and over, over the backbone and the class embeddings alike.
 
-    `order`: how the Hessian is dealt with (see `meta_gradient`). `inner_lr`: alpha, the
-    rate of the step that adapts. `lr`: beta, the rate of the meta step. `delta`: of Eq. 3, how far from w the gradients
-    are whose difference stands for the Hessian.
-
-    What the paper leaves open is chosen here. `momentum`: of the meta step, none in Eq. 1; the paper's Table IV lists
-    0.9 for "all" methods. `sampling`: disjoint gives D, D' and D'' three parts of one shuffled pass over the data, so
-    that they share no image ("different from D" in Algorithm 1); a client with fewer images than three batches gets
-    smaller ones. independent draws each of them from all images. `batch_norm`: with all, every pass normalises by its
-    own batch and enters the running statistics, as a plain loop would do it; with first, only the pass at w enters
-    them; with running, the passes at w ± delta v normalise by the running statistics, untouched: H is then that of
-    another function than the one whose gradient it multiplies.
+    `momentum`, `sampling` and `batch_norm` are choices where the paper leaves something open.
     """
 
-    order: Order = "hessian-free"
-    inner_lr: float = 0.01
-    lr: float = 0.1
-    delta: float = 1e-3
-    momentum: float = 0.0
+    order: Order = "hessian-free"  # of the Hessian: Eq. 3 (hessian-free), none at all (first), or as it is (exact)
+    inner_lr: float = 0.01  # alpha, the rate of the step that adapts
+    lr: float = 0.1  # beta, the rate of the meta step
+    delta: float = 1e-3  # of Eq. 3: how far from w the gradients are whose difference stands for the Hessian
+    momentum: float = 0.0  # of the meta step: none in Eq. 1; the paper's Table IV lists 0.9 for "all" methods
     batch_size: int = 64  # images in each of D, D' and D''
     iterations: int = 50  # meta steps of a client in a round
+    # disjoint: D, D' and D'' are three parts of one shuffled pass over the data and share no image ("different from D"
+    # in Algorithm 1); a client with fewer images than three batches gets smaller ones. independent: each of them is
+    # drawn from all images.
     sampling: Literal["disjoint", "independent"] = "disjoint"
+    # all: every pass normalises by its own batch and enters the running statistics, as a plain loop would do it. first:
+    # only the pass at w enters them. running: the passes at w ± delta v normalise by the running statistics, untouched;
+    # H is then that of another function than the one whose gradient it multiplies.
     batch_norm: Literal["all", "first", "running"] = "all"
-    augmentation: Augmentation = field(default_factory=Augmentation)
+    augmentation: Augmentation = field(default_factory=Augmentation)  # how images vary at random
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
@@ -216,9 +214,9 @@ class MetaSGD:
     def _statistics(self, module: nn.Module, adapted: bool, perturbed: bool) -> AbstractContextManager[None]:
         """How BatchNorm behaves in one pass."""
         if self.batch_norm == "first" and adapted:
-            return _each(_batch_norms(module), momentum=0.0)  # the running mean stays as it is, to the bit
+            return _each(batch_norms(module), momentum=0.0)  # the running mean stays as it is, to the bit
         if self.batch_norm == "running" and perturbed:
-            return _each(_batch_norms(module), training=False)
+            return _each(batch_norms(module), training=False)
         return nullcontext()
 
     def _triples(self, count: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -238,7 +236,7 @@ class MetaSGD:
 
     def _require_enough(self, count: int, module: nn.Module) -> None:
         smallest = min(self.batch_size, count) if self.sampling == "independent" else count // self._parts(count)
-        needed = 2 if _batch_norms(module) else 1
+        needed = 2 if batch_norms(module) else 1
         if smallest < needed:
             raise DataError(
                 f"{counted(count, 'image makes', 'images make')} batches of {smallest}, and this network needs "
@@ -249,10 +247,6 @@ class MetaSGD:
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     for target, source in zip(targets, sources, strict=True):
         target.copy_(source)
-
-
-def _batch_norms(module: nn.Module) -> list[nn.Module]:
-    return [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
 
 
 @contextmanager

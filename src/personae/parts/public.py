@@ -20,15 +20,12 @@ from personae.parts.margins import Margin
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSampling:
-    """Hard negatives: the public faces whose cosine with any of a client's own training faces is above a threshold.
+    """Hard negatives: the public faces whose cosine with any of a client's own training faces is above a threshold."""
 
-    `threshold`: t_HN; by default the margin of the loss, as a model that was trained with it should keep all others
-    farther away; -1 takes every public face. `screen`: the arithmetic that looks first; it changes the time that it
-    takes and not what is chosen.
-    """
-
+    # t_HN; if left out, the margin of the loss, as a model that was trained with it should keep all others farther
+    # away. -1 takes every public face.
     threshold: float | None = None
-    screen: Screen = "float32"
+    screen: Screen = "float32"  # the arithmetic that looks first; it changes the time it takes and not what is chosen
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import run_experiment
 from personae.parts.clustering import NOBODY, CFinch, Finch, KMeans, agreement, large_enough
 from personae.parts.local_sgd import LocalSGD
+from personae.parts.terms import Proximal
 from personae.report.table import comparison, heading
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
@@ -248,8 +249,8 @@ def test_a_constraint_on_a_source_that_is_not_there_is_refused(tmp_path: Path):
     Rehearsal(tmp_path / "free", (stage_of(free, clients="targets"),), source="ann").run()
     with pytest.raises(ValueError, match="min_images at least 1"):
         Unsupervised(strength=-1)
-    with pytest.raises(ValueError, match=r"training.prox holds everybody"):
-        Unsupervised(training=LocalSGD(prox=0.1))
+    with pytest.raises(ValueError, match=r"proximal holds everybody"):
+        Unsupervised(terms=(Proximal(weight=0.1),))
     with pytest.raises(ValueError, match="min_images must be"):
         Cluster(min_images=0)
 

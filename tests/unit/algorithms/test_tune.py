@@ -13,10 +13,11 @@ from personae.core.algorithm import Client, ClientInfo
 from personae.core.embedder import embed
 from personae.core.message import Broadcast
 from personae.core.rng import generator
+from personae.parts.batches import Batch
 from personae.parts.embedding import class_features
 from personae.parts.heads import OwnHead
 from personae.parts.images import Augmentation
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from personae.runtime.host import ClientHost
 from personae.runtime.store import PrivateStore

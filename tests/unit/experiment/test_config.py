@@ -128,6 +128,28 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "participation", value=0.5), r"stages\.federate\.participation: .* write selection = "),
         (set_at("stages", 0, "algorithm", "rows", value="mean"), r"algorithm\.rows: .* write head_init$"),
         (set_at("stages", 0, "algorithm", "public", value=True), r"algorithm\.public: .* write use_public_faces$"),
+        (
+            set_at("stages", 0, "algorithm", "regularisation", value=1.0),
+            r"regularisation: .* write terms = \[{ name = ",
+        ),
+        (
+            set_at("stages", 0, "algorithm", "training", "prox", value=1.0),
+            r"training\.prox: .* write terms = \[{ name = ",
+        ),
+        (set_at("stages", 0, "algorithm", "terms", value=[{"name": "proximal", "weight": 0.1}]), None),
+        (
+            set_at("stages", 0, "algorithm", "terms", value=[{"name": "proximl", "weight": 0.1}]),
+            r"algorithm\.terms\.proximl\.name is 'proximl'; did you mean proximal\?",
+        ),
+        (
+            set_at("stages", 0, "algorithm", "terms", value=[{"name": "proximal", "weigth": 0.1}]),
+            r"algorithm\.terms\.proximal\.weigth: .* did you mean weight\?",
+        ),
+        (
+            set_at("stages", 0, "algorithm", "terms", value=[{"name": "proximal", "weight": -1}]),
+            r"algorithm\.terms\.proximal: weight is -1.0, it must be positive and finite",
+        ),
+        (set_at("stages", 0, "algorithm", "terms", value="proximal"), "terms is a list of tables, each with a name"),
         (set_at("stages", 0, "selection", value={"name": "share", "share": 1.5}), "share is 1.5"),
         (
             set_at("stages", 0, "selection", value={"name": "shares"}),

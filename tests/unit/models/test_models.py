@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from personae.core.backbone import Backbone
 from personae.errors import ConfigError
 from personae.models import NETWORKS, Network
+from personae.parts.batches import Batch
 from personae.parts.images import Augmentation, normalise
-from personae.parts.local_sgd import Batch, LocalSGD
+from personae.parts.local_sgd import LocalSGD
 from personae.parts.margins import Margin
 from toys import random_faces
 

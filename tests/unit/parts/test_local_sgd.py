@@ -10,8 +10,9 @@ from torch import nn
 
 from personae.core.backbone import Backbone
 from personae.errors import DataError, Diverged
+from personae.parts.batches import Batch, even_batches, full_batches
 from personae.parts.images import Augmentation, normalise
-from personae.parts.local_sgd import Batch, LocalSGD, _even_batches, _full_batches
+from personae.parts.local_sgd import LocalSGD
 from toys import Faces, TinyPlan, random_faces
 
 PLAIN = Augmentation(flip=False, shift=0, colour=0.0)
@@ -141,7 +142,7 @@ def test_the_momentum_given_is_not_written_to(backbone: Backbone, faces: Faces):
 @pytest.mark.parametrize(("count", "size"), [(1, 4), (4, 4), (5, 4), (33, 32), (100, 7)])
 def test_an_epoch_shows_every_image_once_in_batches_of_almost_equal_size(count, size):
     parts = math.ceil(count / size)
-    stream = _even_batches(count, size, torch.Generator().manual_seed(0))
+    stream = even_batches(count, size, torch.Generator().manual_seed(0))
     for _ in range(2):
         epoch = [next(stream) for _ in range(parts)]
         assert sorted(torch.cat(epoch).tolist()) == list(range(count))
@@ -152,7 +153,7 @@ def test_an_epoch_shows_every_image_once_in_batches_of_almost_equal_size(count, 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 4), (3, 4), (4, 4), (5, 4), (33, 32), (100, 7)])
 def test_full_batches_have_one_size_and_show_every_image_equally_often(count, size):
-    stream = _full_batches(count, size, torch.Generator().manual_seed(0))
+    stream = full_batches(count, size, torch.Generator().manual_seed(0))
     batches = [next(stream) for _ in range(3 * count)]
     assert {len(batch) for batch in batches} == {size}
     shown = torch.cat(batches)
@@ -297,17 +298,3 @@ def test_frozen_statistics_are_used_and_left_as_they_are(backbone: Backbone):
     backbone.load(start)
     with pytest.raises(DataError, match="BatchNorm"):
         sgd.fit(backbone, [], faces, loss, torch.Generator())
-
-
-def test_the_proximal_term_is_the_gradient_of_its_penalty():
-    """Three plain steps with a constant slope: w - w0 follows a recursion that is written out."""
-    backbone = Backbone(nn.Linear(2, 2, bias=False), 2)
-    begin = backbone.flat.clone()
-    push = torch.tensor([1.0, -2.0, 3.0, 0.5])
-    faces = random_faces(0, 2, 4)
-    training = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch_size=4, iterations=3, prox=2.0)
-    training.fit(backbone, [], faces, lambda _: (backbone.module.weight.flatten() * push).sum(), torch.Generator())
-    moved = torch.zeros(4)
-    for _ in range(3):
-        moved = moved - 0.1 * (push + 2.0 * moved)
-    assert torch.allclose(backbone.flat - begin, moved, atol=1e-6)

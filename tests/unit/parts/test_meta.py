@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, jacrev
 from personae.core.backbone import Backbone
 from personae.errors import DataError, Diverged
 from personae.models import Network
+from personae.parts.batches import Batch
 from personae.parts.images import Augmentation, normalise
-from personae.parts.local_sgd import Batch
 from personae.parts.meta import MetaSGD, Point, meta_gradient
 from toys import Faces, TinyPlan, random_faces
 

@@ -153,14 +153,3 @@ def test_what_clients_keep_is_durable_before_the_checkpoint_that_builds_on_it(
     finally:
         transport.close()
     assert unsafe == []
-
-
-def test_a_proximal_term_draws_towards_the_beginning(tmp_path: Path):
-    def distance(prox: float) -> float:
-        algorithm = quickly(FedPE())
-        stage = stage_of(replace(algorithm, training=replace(algorithm.training, prox=prox)), rounds=1)
-        run = Rehearsal(tmp_path / str(prox), (stage,)).run()
-        begin = run.federation.backbone()
-        return float((run.final() - begin.flat)[: begin.layout.trainable_size].norm())
-
-    assert distance(10.0) < 0.7 * distance(0.0)

@@ -34,24 +34,21 @@ class Clustering(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class CFinch(Clustering):
-    """FINCH in which only first neighbours nearer than a bound are linked, at every level.
-
-    `distance`: d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model. `metric`: what d is a distance
-    of, which the paper does not say; its values fit the Euclidean distance of features of length one. Cosine takes it
-    as 1 - cos. `centroids`: whether a cluster is represented by the mean of its images scaled to length one, or by the
-    mean as it is, as in FINCH. The mean of many images is short, and short ones are near to each other whoever is on
-    them, so that under a bound on the Euclidean distance nearly everybody ends up in one cluster. `level`: which
-    partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the coarsest,
-    -1, where the bound lets nothing more be linked. Beyond the last, it is the last. `search`: first neighbours,
-    `exact`, approximate by `faiss`, or (`auto`) that for more than 200,000 images.
-    """
+    """FINCH in which only first neighbours nearer than a bound are linked, at every level."""
 
     name: Literal["c-finch"] = "c-finch"
-    distance: float = 0.9
+    distance: float = 0.9  # d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model
+    # What d is a distance of, which the paper does not say; its values fit the Euclidean distance of features of length
+    # one. Cosine takes it as 1 - cos.
     metric: Metric = "euclidean"
+    # What stands for a cluster: the mean of its images scaled to length one, or the mean as it is, as in FINCH. The
+    # mean of many images is short, and short ones are near to each other whoever is on them, so that under a bound on
+    # the Euclidean distance nearly everybody ends up in one cluster.
     centroids: Centroids = "unit"
+    # Which partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the
+    # coarsest, -1, where the bound lets nothing more be linked. Beyond the last, it is the last.
     level: int = -1
-    search: Search = "auto"
+    search: Search = "auto"  # of first neighbours: exact, faiss (approximate), or auto: faiss above 200,000 images
 
     def __post_init__(self) -> None:
         if not 0 < self.distance < math.inf:
@@ -83,15 +80,11 @@ class Finch(Clustering):
 
 @dataclass(frozen=True, kw_only=True)
 class KMeans(Clustering):
-    """K-means, which has to be told how many people there are.
-
-    `clusters`: how many. `images_each`: without that number, there is a cluster for every so many images, as clients
-    differ in size.
-    """
+    """K-means, which has to be told how many people there are."""
 
     name: Literal["k-means"] = "k-means"
-    clusters: int | None = None
-    images_each: float = 10.0
+    clusters: int | None = None  # how many people there are; if left out, as images_each says
+    images_each: float = 10.0  # without clusters, there is one for every so many images, as clients differ in size
     iterations: int = 100  # at most, until nothing moves any more
 
     def __post_init__(self) -> None:
@@ -109,11 +102,11 @@ class KMeans(Clustering):
 
 @dataclass(frozen=True, kw_only=True)
 class DBSCAN(Clustering):
-    """DBSCAN. `radius`: eps, a Euclidean distance. `neighbours`: how many images, itself included, make one dense."""
+    """DBSCAN, which leaves images without enough neighbours out."""
 
     name: Literal["dbscan"] = "dbscan"
-    radius: float = 0.9
-    neighbours: int = 3
+    radius: float = 0.9  # eps, a Euclidean distance
+    neighbours: int = 3  # how many images, itself included, make one dense
 
     def __post_init__(self) -> None:
         if not 0 < self.radius < math.inf or self.neighbours < 1:

@@ -10,11 +10,13 @@ from byhand import LinearPlan, Pair, inputs
 from personae.algorithms import ALGORITHMS, FedFace
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.backbone import Backbone
+from personae.parts.batches import Batch
 from personae.parts.clustering import KMeans
-from personae.parts.drift import EmbeddingRegulariser, embedding_drift
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.meta import MetaSGD
+from personae.parts.terms import EmbeddingRegularisation
+from personae.parts.terms.embedding_regularisation import embedding_drift
 from toys import Rehearsal, stage_of
 
 
@@ -41,19 +43,23 @@ def images() -> torch.Tensor:
     return torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
+def batch() -> Batch:
+    return Batch(images(), torch.zeros(6, dtype=torch.int64))
+
+
 def test_it_is_zero_before_the_first_step_and_grows_with_the_weights(backbone: Backbone):
     """In training mode, too, where BatchNorm normalises by the batch."""
     beginning = backbone.state()
-    term = EmbeddingRegulariser.of(2.0, backbone, beginning)
+    term = EmbeddingRegularisation(weight=2.0).begin(backbone, beginning)
     backbone.module.train()
-    assert term(images(), backbone.module(images())).item() == pytest.approx(0, abs=1e-6)
+    assert term(batch(), backbone.module(images())).item() == pytest.approx(0, abs=1e-6)
     backbone.weights.add_(0.05 * torch.randn(backbone.weights.shape, generator=torch.Generator().manual_seed(2)))
     features = backbone.module(images())
-    found = term(images(), features)
+    found = term(batch(), features)
     again = Backbone(backbone.module, 8)
     again.load(beginning)
     again.module.train()
-    expected = 2 * (1 - torch.nn.functional.cosine_similarity(features, again.module(images()))).mean()
+    expected = (1 - torch.nn.functional.cosine_similarity(features, again.module(images()))).mean()
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert found.item() > 0.01
 
@@ -62,20 +68,13 @@ def test_the_beginning_is_not_written_to_and_gets_no_gradient(backbone: Backbone
     """Nor do its passes enter the running statistics of the model in training."""
     beginning = backbone.state()
     was = beginning.flat.clone()
-    term = EmbeddingRegulariser.of(1.0, backbone, beginning)
+    term = EmbeddingRegularisation(weight=1.0).begin(backbone, beginning)
     backbone.module.train()
     features = backbone.module(images())
     statistics = backbone.flat.clone()
-    term(images(), features).backward()
+    term(batch(), features).backward()
     assert torch.equal(beginning.flat, was)
     assert torch.equal(backbone.flat, statistics)
-    assert not term.beginning.requires_grad
-
-
-def test_a_strength_of_zero_costs_nothing(backbone: Backbone):
-    term = EmbeddingRegulariser.of(0.0, backbone, backbone.state())
-    assert term(images(), torch.ones(1)) == 0.0
-    assert term.beginning is None
 
 
 STILL = Augmentation(flip=False, shift=0, colour=0.0)
@@ -93,8 +92,9 @@ OPTIONS = {
 }
 
 
-def held(kind: type[AnyAlgorithm], strength: float) -> AnyAlgorithm:
-    return kind(**{name: value for name, value in OPTIONS.items() if hasattr(kind(), name)}, regularisation=strength)
+def held(kind: type[AnyAlgorithm], weight: float) -> AnyAlgorithm:
+    options = {name: value for name, value in OPTIONS.items() if hasattr(kind(), name)}
+    return kind(**options, terms=(EmbeddingRegularisation(weight=weight),) if weight else ())
 
 
 ALONE = Pair(sizes=((1, 4), (1, 6)))  # one person each, for which FedFace has another loss
@@ -116,10 +116,3 @@ def test_every_algorithm_that_trains_the_shared_model_can_be_held_back_by_it(tmp
         drifts.append(float(embedding_drift(x @ after.T, x @ before.T)))
     assert drifts[2] < drifts[1] < drifts[0]
     assert drifts[2] < 0.8 * drifts[0]
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_a_strength_that_makes_no_sense_is_refused(kind):
-    for wrong in (-0.1, torch.inf):
-        with pytest.raises(ValueError, match="regularisation must be finite and not negative"):
-            kind(regularisation=wrong)
