@@ -51,14 +51,14 @@ def algorithms(
 
 @app.command()
 def disclose(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as the page of the documentation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what each algorithm lets out of a client."""
+    """List what leaves a client in each algorithm."""
     screen.disclosure(as_markdown, as_json)
 
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Look at this machine: versions, extras, cores, cache, speed."""
+    """Check this machine: versions, extras, cores, cache, speed."""
     screen.findings(examine(), as_json)

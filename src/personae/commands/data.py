@@ -41,10 +41,10 @@ def inspect(
     faces: Faces,
     identity_level: IdentityLevel = None,
     unlabelled: Unlabelled = False,
-    sample: Annotated[int | None, typer.Option(min=0, help="Look into so many images only, evenly spread.")] = None,
+    sample: Annotated[int | None, typer.Option(min=0, help="Look at this many images only, evenly spread.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what it is, of how many people, what is odd about it, and which recipe fits."""
+    """Describe face data: its format, how many people, what is odd, and which recipe fits."""
     path, layout = layout_at(faces)
     found = inspect_faces(
         path, layout=layout, identity_level=identity_level, unlabelled=unlabelled, sample=sample, progress=meter
@@ -86,17 +86,17 @@ def align(
     source: Annotated[
         str, typer.Argument(metavar="[NAME=]SRC", help="Photographs in any layout that is read; cfpfp=SRC names it.")
     ],
-    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one to go on with.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one to continue.")],
     height: Height = 112,
     width: Width = 112,
     landmarks: Annotated[
         Path | None, typer.Option(help="Lines of a path and x y of five points, in place of the detector.")
     ] = None,
     margin: Annotated[
-        float, typer.Option(min=0, max=4, help="Add so much around tight crops, in parts of their longer side.")
+        float, typer.Option(min=0, max=4, help="Margin to add around tight crops, as a share of the longer side.")
     ] = 0.0,
     min_score: Annotated[
-        float, typer.Option(min=0, max=1, help="Leave out faces of which the detector is less sure.")
+        float, typer.Option(min=0, max=1, help="Leave out faces with a lower detector score.")
     ] = MIN_SCORE,
     identity_level: IdentityLevel = None,
     unlabelled: Unlabelled = False,

@@ -40,7 +40,7 @@ def serve(
     path: ExperimentFile,
     certs: Annotated[Path, typer.Option(help="The server's folder, as made by personae certs.")] = Path("certs/server"),
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="And its port.")] = 9093,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9093,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     settings: Settings = None,
     variant: Variant = None,
@@ -50,7 +50,7 @@ def serve(
     coding: Annotated[
         str, typer.Option(help="How models travel: exact, fp16, bf16, delta-fp16, delta-bf16.")
     ] = "exact",
-    largest: Annotated[int, typer.Option(min=1, help="What an answer may hold, in MiB.")] = 1024,
+    largest: Annotated[int, typer.Option(min=1, help="The largest answer in MiB.")] = 1024,
     app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -85,7 +85,7 @@ def join(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")],
     data: Annotated[Path, typer.Option(help="This client's faces: a folder per identity, a zip, or a list.")],
     certs: Annotated[Path, typer.Option(help="This client's folder, as made by personae certs.")],
-    home: Annotated[Path, typer.Option(help="Where it keeps what never leaves it.")] = Path("personae-home"),
+    home: Annotated[Path, typer.Option(help="Folder for what never leaves this client.")] = Path("personae-home"),
     public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
     unlabelled: Unlabelled = False,
     skip_unreadable: SkipUnreadable = False,
@@ -114,7 +114,9 @@ def join(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What is there stays.")] = Path("certs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write them; existing files stay.")] = Path(
+        "certs"
+    ),
     hosts: Annotated[
         list[str] | None, typer.Option("--host", help="A name or address of the server; repeat for more.")
     ] = None,
@@ -131,12 +133,12 @@ def certs(
 @app.command()
 def deal(
     path: ExperimentFile,
-    out: Annotated[Path, typer.Option(help="Folder for one zip a client.")] = Path("dealt"),
+    out: Annotated[Path, typer.Option(help="Folder for one zip file per client.")] = Path("dealt"),
     settings: Settings = None,
     skip_unreadable: SkipUnreadable = False,
     as_json: AsJson = False,
 ) -> None:
-    """Divide an experiment's private faces into a file for each client, to try a deployment with."""
+    """Divide an experiment's private faces into one file per client, to try a deployment."""
     from personae.experiment.faces import deal as deal_faces
 
     experiment = load_experiment(path, settings or []).handled(handling_of(skip_unreadable))

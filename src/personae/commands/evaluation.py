@@ -79,7 +79,9 @@ def evaluate(
     resamples: Resamples = 200,
     use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write it for enroll and the like.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Save the figures, for the thresholds of enroll.")
+    ] = None,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
     missed: Missed = None,
@@ -127,7 +129,7 @@ def cluster(
     model: Model,
     on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
     out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
-    method: Annotated[Clusterer, typer.Option(help="How.")] = Clusterer.c_finch,
+    method: Annotated[Clusterer, typer.Option(help="The clustering method.")] = Clusterer.c_finch,
     distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
     metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
     level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
@@ -140,7 +142,7 @@ def cluster(
     radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
     neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
-    seed: Annotated[int, typer.Option(help="k-means: where it begins.")] = 0,
+    seed: Annotated[int, typer.Option(help="k-means: the random seed.")] = 0,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
     missed: Missed = None,
@@ -154,7 +156,7 @@ def cluster(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Divide faces by identity, without labels; write who is with whom, and a picture of the clusters."""
+    """Cluster unlabelled faces by person; write the labels and a picture of the clusters."""
     check_device(device)
     options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}

@@ -38,7 +38,7 @@ ExperimentFile = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Clients at once: processes, one a core; with cuda streams, 8."),
+    typer.Option("--workers", min=1, help="Clients that train at the same time: one process per core, or 8 on a GPU."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Without = Annotated[
@@ -49,32 +49,32 @@ Without = Annotated[
         help=f"Switch an optimisation off ({', '.join(OPTIMISATIONS)}); repeat for more.",
     ),
 ]
-Unlabelled = Annotated[
-    bool, typer.Option("--unlabelled", help="Nobody says who is on these faces; names of folders are not read.")
-]
+Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="The faces have no labels; folder names are ignored.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")]
-StageName = Annotated[str | None, typer.Option(help="Of a run or a home: which stage's model.")]
+StageName = Annotated[str | None, typer.Option(help="Use the model of this stage of a run or a home.")]
 BackboneName = Annotated[
-    str | None, typer.Option(help=f"Of a weights file: the network, if unknown ({', '.join(NETWORKS)}).")
+    str | None, typer.Option(help=f"The network of a weights file, if it is not recognised ({', '.join(NETWORKS)}).")
 ]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
-ClientName = Annotated[str | None, typer.Option("--client", help="Of a run: this client's personal model.")]
+ClientName = Annotated[str | None, typer.Option("--client", help="Use this client's personal model, of a run.")]
 RunName = Annotated[
-    str | None, typer.Option("--run", metavar="NAME", help="Of a home: which run; the newest by default.")
+    str | None, typer.Option("--run", metavar="NAME", help="Use this run of a home; the newest by default.")
 ]
-Personal = Annotated[bool, typer.Option("--personal", help="Of a home: this client's own model, not the shared one.")]
+Personal = Annotated[bool, typer.Option("--personal", help="Use the client's own model of a home, not the shared one.")]
 OwnData = Annotated[
-    Path | None, typer.Option("--data", metavar="FACES", help="Of a home: where this client's faces are now.")
+    Path | None, typer.Option("--data", metavar="FACES", help="Where the client's faces are now, for a home.")
 ]
 Mirror = Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")]
-RawPixels = Annotated[bool, typer.Option("--raw-pixels", help="Of ONNX: pixels from 0 to 255, not -1 to 1.")]
+RawPixels = Annotated[
+    bool, typer.Option("--raw-pixels", help="The ONNX model takes pixels from 0 to 255, not -1 to 1.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
 ]
 IdentityLevel = Annotated[
-    Level | None, typer.Option("--identity-level", help="Of folders in folders, those that are people: first or last.")
+    Level | None, typer.Option("--identity-level", help="Which level of nested folders is the people: first or last.")
 ]
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
 
@@ -102,7 +102,7 @@ Missed = Annotated[
     typer.Option("--missed", help="With --align: skip photographs without a face, or crop them around the centre."),
 ]
 AsTheyAre = Annotated[
-    bool, typer.Option("--as-they-are", help="Take images that are not aligned, by their sizes, all the same.")
+    bool, typer.Option("--as-they-are", help="Accept images whose size says that they are not aligned.")
 ]
 
 
@@ -195,7 +195,7 @@ def _enough(resamples: int) -> int:
 
 
 Resamples = Annotated[
-    int, typer.Option(min=0, callback=_enough, help="Of the confidence intervals, at least 40; 0 for none.")
+    int, typer.Option(min=0, callback=_enough, help="Resamples for confidence intervals, at least 40; 0 for none.")
 ]
 
 

@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command(name="recipes")
 def list_recipes(as_json: AsJson = False) -> None:
-    """List the experiments that come with the package; `run` and the like take their names."""
+    """List the experiments that come with the package. Commands take their names."""
     screen.recipes({name: recipes.summary(path) for name, path in recipes.recipes().items()}, as_json)
 
 

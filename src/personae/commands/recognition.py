@@ -51,15 +51,16 @@ app = typer.Typer()
 UsedModel = Annotated[
     Path, typer.Option("--model", help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")
 ]
-GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="Who is known; a file of its own.")]
+GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="The gallery, a file.")]
 AtFar = Annotated[
     float | None, typer.Option("--far", min=0, max=1, help="Accept at this false accept rate of an evaluation.")
 ]
 EvaluationFile = Annotated[
-    Path | None, typer.Option("--evaluation", metavar="FILE.json", help="Of the model; its card by default.")
+    Path | None,
+    typer.Option("--evaluation", metavar="FILE.json", help="Where thresholds come from; the model's card by default."),
 ]
-BenchmarkName = Annotated[str | None, typer.Option(help="Of the evaluation: the benchmark that counts.")]
-ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept from this score on.")]
+BenchmarkName = Annotated[str | None, typer.Option(help="The benchmark of the evaluation that counts.")]
+ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept scores from this value on.")]
 
 
 @app.command(name="export")
@@ -77,13 +78,13 @@ def export_a_model(
     embedding: EmbeddingSize = 512,
     size: ImageSize = 112,
     raw_pixels: Annotated[
-        bool, typer.Option("--raw-pixels", help="Of ONNX: let it take pixels from 0 to 255.")
+        bool, typer.Option("--raw-pixels", help="Make the ONNX model take pixels from 0 to 255.")
     ] = False,
-    unit: Annotated[bool, typer.Option("--unit", help="Of ONNX: let it give vectors of length one.")] = False,
+    unit: Annotated[bool, typer.Option("--unit", help="Make the ONNX model give vectors of length one.")] = False,
     mirror: Mirror = True,
     on: Annotated[
         list[str] | None,
-        typer.Option("--on", metavar="[NAME=]PATH", help="Evaluate it there; a run's own by default."),
+        typer.Option("--on", metavar="[NAME=]PATH", help="Evaluate on these faces; by default on those of the run."),
     ] = None,
     evaluate: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
@@ -127,7 +128,7 @@ def enroll(
     ],
     model: UsedModel,
     gallery: GalleryFile,
-    name: Annotated[str | None, typer.Option(help="Whose these images are.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the person on these images.")] = None,
     align: Align = False,
     skip_unreadable: SkipUnreadable = False,
     identity_level: IdentityLevel = None,
@@ -144,7 +145,7 @@ def enroll(
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make people known: keep the vectors of their faces in a gallery, with the threshold to accept from."""
+    """Enrol people: keep the vectors of their faces in a gallery, with a threshold."""
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     if gallery.exists():
@@ -174,7 +175,7 @@ def verify(
     first: Annotated[str, typer.Argument(metavar="A", help="An image; with --gallery, somebody's name.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="An image.")],
     model: UsedModel,
-    gallery: Annotated[Path | None, typer.Option("--gallery", metavar="FILE", help="Who is known.")] = None,
+    gallery: Annotated[Path | None, typer.Option("--gallery", metavar="FILE", help="The gallery, a file.")] = None,
     align: Align = False,
     far: AtFar = None,
     evaluation: EvaluationFile = None,
@@ -189,7 +190,7 @@ def verify(
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
-    """Are two images of one person, or B of the enrolled person A? Ends with 0 if so, and with 7 if not."""
+    """Say whether two images are of one person, or B of the enrolled person A. Exit code 0 if so, 7 if not."""
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with _opened(gallery) as known:
@@ -201,7 +202,7 @@ def verify(
 
 @app.command()
 def identify(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Faces of somebody.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images of faces.")],
     model: UsedModel,
     gallery: GalleryFile,
     align: Align = False,
@@ -218,9 +219,9 @@ def identify(
     raw_pixels: RawPixels = False,
     as_json: AsJson = False,
 ) -> None:
-    """Who of the enrolled is it? Ends with 0 if every image is of somebody known, with 7 if one is not.
+    """Say which enrolled person is on each image. Exit code 0 if all are known, 7 if one is not.
 
-    Images that cannot be used are named, the others answered; it ends with 3 then.
+    It names images that it cannot use and answers for the others; the exit code is then 3.
     """
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
@@ -238,7 +239,7 @@ app.add_typer(galleries, name="gallery")
 
 @galleries.command(name="list")
 def list_people(gallery: Annotated[Path, typer.Argument(metavar="FILE")], as_json: AsJson = False) -> None:
-    """Everybody who is enrolled, and the threshold."""
+    """List who is enrolled, and the threshold."""
     with Gallery.open(gallery) as known:
         screen.people(known, as_json)
 

@@ -74,7 +74,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print clients, samples, bytes and memory; train nothing.")
+    ] = False,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
     missed: Missed = None,
@@ -104,16 +106,19 @@ def run(
 def reproduce_claims(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
     scale: Annotated[
-        Scale, typer.Option(help="For two cores in minutes, nearer to the paper, or at its numbers.")
+        Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its numbers.")
     ] = Scale.small,
     claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: each has other people.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on; what is finished is not run again.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")] = False,
     budget: Annotated[
-        float | None, typer.Option(metavar="MINUTES", min=0, help="Stop after so long, to be resumed (exit code 5).")
+        float | None,
+        typer.Option(metavar="MINUTES", min=0, help="Stop after so many minutes (exit code 5); --resume continues."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core, or 8 on a GPU.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time: one per core, or 8 on a GPU.")
+    ] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +149,7 @@ def reproduce_claims(
 def report(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], as_json: AsJson = False
 ) -> None:
-    """Write a run's report.html anew, and print its table."""
+    """Rewrite a run's report.html and print its table."""
     screen.models(path, write_report(path), as_json)
 
 
