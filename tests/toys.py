@@ -228,7 +228,7 @@ class Rehearsal:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in kept}
 
 
-def cut_off(run: Rehearsal, after: int) -> Rehearsal:
+def cut_off(run: Rehearsal, after: int, transport: Transport | None = None) -> Rehearsal:
     """The same federation, ready to go on, after a run that ended when this round's checkpoint was written."""
     save = Checkpoints.save
 
@@ -243,7 +243,7 @@ def cut_off(run: Rehearsal, after: int) -> Rehearsal:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", once)
         with pytest.raises(Cut):
-            run.run()
+            run.run(transport)
     return replace(run)
 
 

@@ -10,47 +10,26 @@ from typing import Any
 
 import pytest
 import torch
-from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from flwr.app import Message
 
+from fake import FakeGrid, as_a_server, desks  # noqa: F401 - the fixture
 from personae.algorithms import ALGORITHMS, FedPE
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.payload import ModelState
-from personae.deployment.app import write_app
-from personae.deployment.desk import Desk
-from personae.deployment.job import Job
 from personae.errors import QuorumLost
 from personae.layers import Carry
 from personae.runtime.coding import CODINGS
 from personae.runtime.flower import GridTransport, unwrapped, wrapped
-from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess
-from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Dropping, Rehearsal, TinyPlan, Troubled, quickly, stage_of
 
 
 @pytest.fixture
 def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Makes grids whose clients are all at one desk, with the toys of a rehearsal."""
-    desks = []
-
-    def make(run: Rehearsal, coding: str = "exact", max_bytes: int = 1 << 30) -> FakeGrid:
-        job = Job("toys", {}, coding, max_bytes)
-        write_app(tmp_path / "app", job, tmp_path / "out")
-        path = tmp_path_factory.mktemp("desk") / "socket"
-        problems = ProblemLog(tmp_path / "home" / PROBLEMS)
-        desk = Desk(path, lambda job: ClientHost(run.federation, problems=problems), run.notices.append, problems)
-        thread = threading.Thread(target=desk.serve)
-        thread.start()
-        desks.append((desk, thread))
-        return FakeGrid(generated(tmp_path / "app").app, path, job.text())
-
-    yield make
-    for desk, thread in desks:
-        desk.close()
-        thread.join()
+    with desks(tmp_path / "app", lambda: tmp_path_factory.mktemp("desk")) as make:
+        yield make
 
 
 def records(run: Rehearsal) -> tuple[Any, ...]:

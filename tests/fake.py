@@ -2,7 +2,8 @@
 
 import importlib.util
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +14,13 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from personae.deployment.app import PACKAGE
+from personae.deployment.app import PACKAGE, write_app
+from personae.deployment.desk import Desk
+from personae.deployment.job import Job
 from personae.runtime.flower import unwrapped
-from toys import NAMES
+from personae.runtime.host import ClientHost
+from personae.runtime.problems import PROBLEMS, ProblemLog
+from toys import NAMES, Rehearsal
 
 NAME = "Zebulon-Q-Featherstonehaugh"  # nobody: planted at clients, and looked for at the server
 
@@ -126,3 +131,23 @@ def generated(folder: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def desks(app: Path, sockets: Callable[[], Path]) -> Iterator[Callable[..., FakeGrid]]:
+    """Makes grids whose clients are all at one desk, with the toys of a rehearsal; the desks close at the end."""
+    with ExitStack() as opened:
+
+        def make(run: Rehearsal, coding: str = "exact", max_bytes: int = 1 << 30) -> FakeGrid:
+            job = Job("toys", {}, coding, max_bytes)
+            write_app(app, job, app.parent / "out")
+            path = sockets() / "socket"
+            problems = ProblemLog(app.parent / "home" / PROBLEMS)
+            desk = Desk(path, lambda job: ClientHost(run.federation, problems=problems), run.notices.append, problems)
+            thread = threading.Thread(target=desk.serve)
+            thread.start()
+            opened.callback(thread.join)
+            opened.callback(desk.close)
+            return FakeGrid(generated(app).app, path, job.text())
+
+        yield make
