@@ -34,6 +34,7 @@ CLIENTS = NAMES[:3]
 LABELS = {"unsupervised": Unsupervised(strength=0.0)}  # these toys have no source
 FEDERATED = [name for name, kind in ALGORITHMS.items() if kind.federated]
 STACKS: dict[str, tuple[Layer, ...]] = {
+    "carry-momentum": (Carry(momentum="client"),),
     "carry-at-clients": (Carry(momentum="client", batch_norm="statistics"),),
     "carry-at-server": (Carry(momentum="server", control_variates=True, batch_norm="all", batch_norm_sent=True),),
     "carry-norms": (Carry(batch_norm="all"),),
@@ -48,14 +49,17 @@ RULES: dict[str, Aggregation] = {
     "geometric-median": GeometricMedian(),
     "multi-krum": MultiKrum(faulty=1),
 }
-NO_MODEL, NO_LOCAL_SGD, META = {"tune", "adapt", "cluster"}, {"tune", "cluster"}, {"hf_maml", "hf_maml_global"}
-TEMPLATES = {"fedavg", "fedgc", "oracle", "fedface", "hf_maml_global"}
+UPS = {name: set(ALGORITHMS[name].types.up.payloads().values()) for name in FEDERATED}
+NO_MODEL = {name for name, kinds in UPS.items() if "ModelState" not in kinds}
+TEMPLATES = {name for name, kinds in UPS.items() if "ClassEmbeddings" in kinds}
+NO_LOCAL_SGD = {"hf_maml", "hf_maml_global", "cluster"}
 REFUSED = {  # by stack: the algorithms that it cannot go around
-    "carry-at-clients": NO_MODEL | META,
-    "carry-at-server": NO_MODEL | META,
+    "carry-momentum": NO_LOCAL_SGD,
+    "carry-at-clients": NO_MODEL | NO_LOCAL_SGD,
+    "carry-at-server": NO_MODEL | NO_LOCAL_SGD,
     "carry-norms": NO_MODEL,
     "clip": NO_MODEL,
-    "carry-then-clip": NO_MODEL | META,
+    "carry-then-clip": NO_MODEL | NO_LOCAL_SGD,
     "clip-then-sum": NO_MODEL | TEMPLATES | {"q_fedavg"},
 }
 Combination = tuple[str, str, str]
@@ -109,7 +113,7 @@ def test_what_may_go_together_is_what_is_expected_to() -> None:
         runs = {name for name, chosen, rule in EVERYTHING if (chosen, rule) == (stack, "mean")}
         assert runs == set(FEDERATED) - refused, stack
     by_any_rule = {stack for _, stack, rule in EVERYTHING if rule == "median"}
-    assert by_any_rule == {"carry-at-clients", "carry-norms", "clip"}
+    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip"}
     assert {name for name, _, rule in EVERYTHING if rule == "median"} == set(FEDERATED) - NO_MODEL - {"q_fedavg"}
 
 

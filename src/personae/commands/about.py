@@ -1,4 +1,4 @@
-"""What there is: the algorithms, what they let out of a client, this machine and this version."""
+"""What there is: the algorithms and layers, what they let out of a client, this machine and this version."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from personae import screen
 from personae.algorithms import AVAILABLE
 from personae.commands.options import AsJson
 from personae.doctor import examine
+from personae.layers import LAYERS
 from personae.version import version
 
 app = typer.Typer()
@@ -47,6 +48,28 @@ def algorithms(
         screen.algorithms(as_json)
     else:
         screen.algorithm(name, as_json)
+
+
+def _layer_names(incomplete: str) -> list[str]:
+    """For the completion of a shell."""
+    return [name for name in LAYERS if name.startswith(incomplete)]
+
+
+@app.command()
+def layers(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them, or module:Class; explains each of its settings.", autocompletion=_layer_names
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the layers that go around algorithms with their settings, or explain one."""
+    if name is None:
+        screen.layers(as_json)
+    else:
+        screen.layer(name, as_json)
 
 
 @app.command()

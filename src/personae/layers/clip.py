@@ -25,8 +25,9 @@ FIGURE = "clipped"
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Layer):
-    """The way from the received model to the one that is sent is no longer than `norm`, and neither is a gradient.
+    """Updates are shortened at the client, to at most `norm`.
 
+    The update is the way from the received model to the one that is sent; gradients that leave are shortened likewise.
     Lengths are of all entries that leave, statistics of BatchNorm among them. Class embeddings and public embeddings
     are no updates and leave as they are. Where an algorithm sends figures, there is one more: `clipped`, 1 from a
     client that shortened something and 0 from others, so that its mean is the share of such clients.

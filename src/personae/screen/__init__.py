@@ -1,6 +1,6 @@
 """Results for a person, as tables, or for a script, as JSON."""
 
-from personae.screen.about import algorithm, algorithms, disclosure, findings
+from personae.screen.about import algorithm, algorithms, disclosure, findings, layer, layers
 from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
 from personae.screen.results import comparison
@@ -22,6 +22,8 @@ __all__ = [
     "forecast",
     "holdings",
     "inspection",
+    "layer",
+    "layers",
     "matches",
     "models",
     "packed",

@@ -1,10 +1,10 @@
-"""What there is: algorithms, what they let out, and this machine."""
+"""What there is: algorithms, layers, what they let out, and this machine."""
 
 import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -19,6 +19,7 @@ from personae.doctor import Finding
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
 from personae.experiment.parameters import first_line, parameters
+from personae.layers import LAYERS
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.screen.basics import print_json, say
 
@@ -38,9 +39,31 @@ def algorithms(as_json: bool) -> None:
 
 def algorithm(name: str, as_json: bool) -> None:
     """One algorithm: what its file says of it, and each parameter with its type, its default and its meaning."""
-    if name not in AVAILABLE:
-        raise ConfigError(f"there is no algorithm {name!r}{nearest(name, AVAILABLE)}")
-    kind = AVAILABLE[name]
+    _explain("algorithm", name, AVAILABLE, as_json)
+
+
+def layers(as_json: bool) -> None:
+    """Every layer with its settings and their defaults."""
+    settings = {name: parameters(kind) for name, kind in LAYERS.items()}
+    if as_json:
+        print_json({name: {each.key: each.default for each in found} for name, found in settings.items()})
+        return
+    for name, found in settings.items():
+        output.print(f"[bold]{name}[/bold]: {escape(first_line(LAYERS[name]))}")
+        for each in found:
+            say(f"  {each.key} = {json.dumps(each.default)}" if each.default is not None else f"  {each.key}")
+    say("personae layers NAME explains the settings of one")
+
+
+def layer(name: str, as_json: bool) -> None:
+    """One layer in the same way as an algorithm."""
+    _explain("layer", name, LAYERS, as_json)
+
+
+def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> None:
+    if name not in known:
+        raise ConfigError(f"there is no {word} {name!r}{nearest(name, known)}")
+    kind = known[name]
     if as_json:
         print_json([dataclasses.asdict(each) for each in parameters(kind)])
         return

@@ -12,6 +12,7 @@ from personae.cli import app
 from personae.core.acceleration import Acceleration
 from personae.experiment.parameters import parameters
 from personae.experiment.rundir import environment
+from personae.layers import LAYERS
 
 
 def personae(*arguments: str, **environment: str) -> Result:
@@ -90,6 +91,26 @@ def test_every_parameter_of_every_algorithm_has_words(name: str) -> None:
     assert [each.key for each in found if not each.kind] == []
     shown = personae("algorithms", name).stdout
     assert all(re.search(rf"^\s+{re.escape(each.key)}\s", shown, re.MULTILINE) for each in found)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_setting_of_every_layer_has_words(name: str) -> None:
+    found = parameters(LAYERS[name])
+    assert [each.key for each in found if len(each.meaning.split()) < 3 or not each.kind] == []
+    shown = personae("layers", name).stdout
+    assert all(re.search(rf"^\s+{re.escape(each.key)}\s", shown, re.MULTILINE) for each in found)
+    assert [each["key"] for each in json.loads(personae("layers", name, "--json").stdout)] == [x.key for x in found]
+
+
+def test_layers_are_listed_with_their_defaults() -> None:
+    listed = personae("layers").stdout
+    assert "carry: What clients carry from round to round." in listed
+    assert '  momentum = "none"' in listed
+    assert re.search(r"^  norm$", listed, re.MULTILINE)  # there is no default
+    assert json.loads(personae("layers", "--json").stdout)["clip"] == {"norm": None}
+    refused = personae("layers", "clipp").exception
+    assert isinstance(refused, ConfigError)
+    assert "there is no layer 'clipp'; did you mean clip?" in str(refused)
 
 
 def test_a_parameter_is_explained_with_type_default_and_meaning() -> None:
