@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake import NAME, Recording, as_a_server, generated  # noqa: F401 - the fixture
 from lab import PERSONAE, lab
 from PIL import Image
 
+from fake import NAME, Recording, as_a_server, generated  # noqa: F401 - the fixture
 from personae.core.problem import Problem
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member

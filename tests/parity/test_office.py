@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from fake import FakeGrid, as_a_server, generated
 from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
+from fake import FakeGrid, as_a_server, generated
 from personae.cli import app
 from personae.core.embedder import Embedder, embed
 from personae.deployment.desk import Desk

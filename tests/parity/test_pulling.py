@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from fake import FakeGrid, as_a_server  # noqa: F401 - the fixture
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
@@ -18,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from fake import FakeGrid, as_a_server  # noqa: F401 - the fixture
 from personae.runtime import flower, frames, pulling
 from personae.runtime.flower import GridTransport, unwrapped, wrapped
 from personae.runtime.host import ClientHost

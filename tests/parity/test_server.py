@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 
+from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import NOTICES, Conditions, Plan, outcome
