@@ -18,6 +18,7 @@ from personae.aggregation import AGGREGATIONS
 from personae.algorithms import AVAILABLE
 from personae.core.registry import Registry
 from personae.experiment.config import refuse_references
+from personae.layers import LAYERS
 from personae.parts.images import normalise
 from personae.parts.terms import TERMS
 from personae.selection import SELECTIONS
@@ -97,6 +98,14 @@ def test_an_aggregation_rule() -> None:
     assert combined.item() == pytest.approx((1 * 1 + 4 * 4) / (1 + 4))
 
 
+def test_a_layer() -> None:
+    """Without any change that may leave, the model stays the one before, to the bit."""
+    run = Guest("A layer").run("stages.federate.layers.0.share=0.0")
+    assert (run / "models/federate.safetensors").read_bytes() == (run / "models/pretrain.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match=r"stages\.federate\.layers: clients of adapt send no whole model"):
+        load_experiment("guest.toml", [*SMALL, "stages.federate.algorithm.name=adapt"])
+
+
 def test_a_local_regulariser() -> None:
     """It changes what clients learn: embeddings come nearer to the length that is asked for."""
     guest = Guest("A local regulariser")
@@ -120,6 +129,7 @@ def test_a_local_regulariser() -> None:
         ("An algorithm", AVAILABLE, "damped", "damped:Damped"),
         ("A selection policy", SELECTIONS, "turns", "turns:Turns"),
         ("An aggregation rule", AGGREGATIONS, "tempered", "tempered:Tempered"),
+        ("A layer", LAYERS, "sparse", "sparse:Sparse"),
         ("A local regulariser", TERMS, "lengths", "lengths:Lengths"),
     ],
 )
@@ -140,8 +150,8 @@ def test_a_guest_is_found_by_reference_and_by_name_and_over_networks_only_by_nam
     refuse_references(registered, "guest.toml")
     for experiment, found_by in ((referred, reference), (registered, name)):
         stage = experiment.resolved()["stages"][1]
-        parts = [stage[part] for part in ("algorithm", "selection", "aggregation")] + list(stage["algorithm"]["terms"])
-        assert found_by in [part["name"] for part in parts]
+        parts = [stage[part] for part in ("algorithm", "selection", "aggregation")]
+        assert found_by in [part["name"] for part in (*parts, *stage["layers"], *stage["algorithm"]["terms"])]
 
 
 def test_what_is_no_selection_is_one_line() -> None:
