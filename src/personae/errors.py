@@ -37,6 +37,10 @@ class Interrupted(PersonaeError):
     exit_code = 5
 
 
+class Unkept(Interrupted):
+    """What a client keeps cannot be written, or not be read again; once that is repaired, the run can be resumed."""
+
+
 class OutOfTime(Interrupted):
     """The time that was given is spent; what is done is kept, and the work can be resumed."""
 

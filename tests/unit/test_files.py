@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from personae.core.stage import Stage
-from personae.errors import ConfigError
+from personae.errors import ConfigError, DataError
 from personae.experiment import rundir
 from personae.experiment.rundir import RunDirectory
 from personae.files import hold
@@ -61,6 +61,30 @@ def test_of_two_starts_into_one_folder_the_second_changes_nothing(tmp_path: Path
     assert (tmp_path / "run" / "config.json").read_text() == '{\n "seed": 1\n}\n'
     assert (tmp_path / "run" / "checkpoints" / rundir.LATEST).exists()
     RunDirectory.reopen(tmp_path / "run", {"seed": 1}).close()  # the loser has let go
+
+
+def test_records_that_lost_lines_are_not_filled_with_zeros(tmp_path: Path):
+    run = RunDirectory.create(tmp_path / "run", {}, (), {})
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(b"12345")
+    with pytest.raises(DataError, match=r"metrics\.jsonl: lines are missing that were there at the last checkpoint"):
+        run.rewind({"metrics": 6})
+    run.rewind({"metrics": 4})
+    run.close()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b"1234"
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path: Path):
+    said: list[str] = []
+    begun = {"personae": "1", "python": "3.11.7", "torch": "2.10.0", "numpy": "2.0", "workers": 1}
+    RunDirectory.create(tmp_path / "run", {}, (), begun).close()
+    run = RunDirectory.reopen(tmp_path / "run", {})
+    run.compare_versions({**begun, "workers": 2}, said.append)
+    assert said == []
+    run.compare_versions({**begun, "torch": "2.11.0", "numpy": "2.1"}, said.append)
+    run.close()
+    (line,) = said
+    assert "was begun with torch 2.10.0, numpy 2.0 and goes on with torch 2.11.0, numpy 2.1" in line
 
 
 def test_a_folder_that_is_no_run_stays_as_it_is(tmp_path: Path):

@@ -16,6 +16,7 @@ class Problem(Enum):
     TOO_LARGE = "too-large"
     MEMORY = "memory"
     DISK_FULL = "disk-full"
+    UNKEPT = "unkept"
     INTERNAL = "internal"
 
     @property
@@ -26,7 +27,7 @@ class Problem(Enum):
 _WORDS = {
     Problem.DIVERGED: "its training diverged; lower lr or set clip_norm",
     Problem.UNREADABLE: "one of its images, or another of its files, cannot be read",
-    Problem.DATA: "its faces, or what it keeps from earlier rounds, are missing, too few or damaged",
+    Problem.DATA: "its faces are missing, too few or damaged",
     Problem.CONFIGURATION: "it cannot carry out this experiment as it is set up",
     Problem.REQUEST: "it did not understand the request; all machines should have the same version of personae",
     Problem.UNDECLARED: "it was about to send something that the algorithm does not declare",
@@ -34,5 +35,6 @@ _WORDS = {
     Problem.TOO_LARGE: "its answer is larger than the server takes",
     Problem.MEMORY: "its memory was not enough",
     Problem.DISK_FULL: "its disk is full",
+    Problem.UNKEPT: "what it keeps from round to round cannot be written, or not be read again",
     Problem.INTERNAL: "its program failed",
 }

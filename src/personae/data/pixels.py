@@ -207,7 +207,7 @@ def _build(folder: Path, recipe: Recipe, fill: Callable[[Append], Filled]) -> No
         )
     count = 0
     # Plain writes rather than a writable map: a full disk is then an error to report and not a fatal signal.
-    with replacing(folder / _PIXELS) as temporary, temporary.open("wb") as file:
+    with replacing(folder / _PIXELS, private=True) as temporary, temporary.open("wb") as file:
 
         def append(block: Pixels) -> None:
             nonlocal count

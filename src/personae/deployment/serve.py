@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,28 @@ LOOK = 0.5  # seconds between two looks at a run
 Notify = Callable[[str], None]
 
 
-def prepare(experiment: Experiment, out: Path, clients: Sequence[str], conditions: Conditions, *, resume: bool) -> None:
+def prepare(
+    experiment: Experiment,
+    out: Path,
+    clients: Sequence[str],
+    conditions: Conditions,
+    *,
+    resume: bool,
+    notify: Notify = unheard,
+) -> None:
     """The folder of the run with its Flower app: new, or with `resume` as it was left.
 
     A run that has not completed a round makes room for another experiment, as everywhere.
     """
     config = experiment.resolved()
+    where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
     left = Plan.read(out) if resume and Plan.is_in(out) else None
     if left is not None and (has_begun(out) or left.job.parsed().resolved() == config):
-        RunDirectory.reopen(out, config).close()
+        with closing(RunDirectory.reopen(out, config)) as run:
+            run.compare_versions(where, notify)
         plan = left.resumed(clients, conditions)
     else:
         plan = Plan.new(experiment, clients, conditions)
-        where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
         RunDirectory.create(out, config, experiment.recipe, where, also=LEFT_BEHIND).close()
     plan.write(out)
     write_app(out / "app", plan.job, out.absolute())
@@ -78,7 +87,7 @@ def serve(
     with _alone(out):
         if not resume and Plan.is_in(out) and not has_begun(out):
             notify(f"{out}: the run that was begun here completed no round; a new one takes its place")
-        prepare(experiment, out, list(keys), conditions, resume=resume)
+        prepare(experiment, out, list(keys), conditions, resume=resume, notify=notify)
         _tell(experiment, notify)
         with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")

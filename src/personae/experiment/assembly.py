@@ -1,6 +1,7 @@
 """The federation and the engine of a run, put together in one way wherever its clients are."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from personae.core.acceleration import Acceleration
@@ -71,7 +72,9 @@ def engine_of(
     return Engine(
         federation=federation,
         transport=transport,
-        checkpoints=checkpoints_of(experiment, run.path, digest, execution.acceleration),
+        checkpoints=replace(
+            checkpoints_of(experiment, run.path, digest, execution.acceleration), notify=execution.notify
+        ),
         journal=run,
         scratch=run.path / "scratch",
         initial=initial_weights(experiment, execution.acceleration),

@@ -19,6 +19,7 @@ from personae.experiment.execution import Execution
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
 from personae.experiment.sources import SYNTHETIC, Source
+from personae.files import replacing
 from personae.runtime.federation import ClientFaces
 
 _OWN = "own"
@@ -128,8 +129,7 @@ def _write(materials: Materials, client: str, path: Path) -> Path:
     lines = csv.writer(table, lineterminator="\n")
     labelled = bool(faces.labelled[partition.rows(client)].all())
     lines.writerow(("path", "identity", "split") if labelled else ("path", "split"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path, private=True) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         for number, row in enumerate(partition.rows(client).tolist()):
             name = f"{number:08d}.png"
             person = [faces.identities[faces.identity[row]]] if labelled else []

@@ -18,7 +18,6 @@ from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.layout import Layout
 from personae.core.stage import Stage
-from personae.core.wire import Packet
 from personae.data.decoding import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import federation_of
@@ -27,10 +26,11 @@ from personae.files import write_bytes, write_text
 from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation, Holdings
 from personae.runtime.public import SharedFaces
+from personae.runtime.seal import sealed, unsealed
+from personae.runtime.store import mark_run
 from personae.runtime.transport import Request
 
 RUNS, RUN, RECORDS = "runs", "run.json", "records.json"
-_WHERE = "received"  # the entry of a message's file that says whom it came to, and when
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ class OwnRun:
         known = self.read(self.folder).begun if (self.folder / RUN).is_file() else self.begun
         content = asdict(replace(self, begun=known))
         del content["folder"]
+        mark_run(self.folder, self.folder.name)
         write_text(self.folder / RUN, json.dumps(content, indent=1) + "\n")
 
     @property
@@ -148,9 +149,8 @@ class OwnRun:
             self.records.forget(request.stage, after)
         elif self._counts_already(request.stage, after):
             return
-        packet = wire.encode(request.down)
-        packet.scalars[_WHERE] = json.dumps({"round": after, "client": asdict(request.client)})
-        write_bytes(self._received(request.stage), wire.to_bytes(packet))
+        of = {"run": self.folder.name, "stage": request.stage, "round": after, "client": asdict(request.client)}
+        write_bytes(self._received(request.stage), sealed(wire.encode(request.down), of), private=True)
 
     def _counts_already(self, stage: str, after: int) -> bool:
         """Whether the model that counts after this round is here: with a mean over rounds, it is not sent to train."""
@@ -161,12 +161,12 @@ class OwnRun:
         """To evaluate the model that came last, as it was or would have been asked for."""
         path, algorithm = self._received(stage), self.stage(stage).algorithm
         try:
-            packet = wire.from_bytes(path.read_bytes())
-            where = json.loads(packet.scalars[_WHERE])
-            scalars = {name: value for name, value in packet.scalars.items() if name != _WHERE}
+            packet, of = unsealed(path.read_bytes())
             layout = Layout.of(self.experiment.network.layout())
-            down = wire.decode(algorithm.types.down, Packet(packet.arrays, scalars), layout)
-            return Request("evaluate", stage, int(where["round"]), ClientInfo(**where["client"]), down)
+            down = wire.decode(algorithm.types.down, packet, layout)
+            if of["stage"] != stage:
+                raise ValueError(f"it is of stage {of['stage']}")
+            return Request("evaluate", stage, int(of["round"]), ClientInfo(**of["client"]), down)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this model is damaged ({error}); restore it from a copy") from error
 

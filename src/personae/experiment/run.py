@@ -1,7 +1,6 @@
 """From an experiment to a finished run."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,8 @@ from personae.progress import Progress, silent, unheard
 from personae.report.html import write_report
 from personae.runtime.engine import Engine
 from personae.runtime.inprocess import local_transport
-from personae.runtime.problems import PROBLEMS
 from personae.runtime.public import SharedFaces
+from personae.runtime.store import inherit
 
 
 def run_experiment(
@@ -94,7 +93,8 @@ def conduct(
     experiment.require_private()
     config, recipe = experiment.resolved(), experiment.recipe
     initial_weights(experiment, speed)  # if they cannot be read, no folder is begun
-    run = RunDirectory.open(out, config, recipe, environment(device, workers, speed), resume=resume)
+    where = environment(device, workers, speed)
+    run = RunDirectory.open(out, config, recipe, where, resume=resume, notify=execution.notify)
     try:
         materials = Materials(experiment, execution)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
@@ -136,7 +136,5 @@ def conduct(
 
 def _inherit(engine: Engine, begin: Path, out: Path) -> None:
     """What the server and the clients had at the end of another run."""
-    if (begin / "private").is_dir():
-        others = shutil.ignore_patterns(PROBLEMS)  # what failed there
-        shutil.copytree(begin / "private", out / "private", dirs_exist_ok=True, ignore=others)
+    inherit(out / "private", begin / "private")
     engine.checkpoints.inherit(begin / "checkpoints", engine.federation.recipe[-2])

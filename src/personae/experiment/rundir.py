@@ -1,6 +1,7 @@
 """A run on disk: what was asked for, what happened, and what came of it."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import platform
@@ -23,12 +24,15 @@ from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
 from personae.files import hold, private_folder, replacing, sweep, write_text
 from personae.privacy.disclosure import descriptions, leaves
+from personae.progress import Notify, unheard
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
+from personae.runtime.store import mark_run
 from personae.version import version
 
 RECORDS = get_args(RecordName)
 LOCK = ".lock"
+VERSIONS = ("personae", "python", "torch", "numpy")  # of the environment: what figures may depend on
 OWN = {  # what a run puts into its folder before it has completed a round
     *("config.json", "environment.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "timing.jsonl", LOCK),
     *("checkpoints", "private", "models", "evaluation", "public", "scratch"),
@@ -58,9 +62,14 @@ class RunDirectory:
         environment: Mapping[str, Any],
         *,
         resume: bool,
+        notify: Notify = unheard,
     ) -> "RunDirectory":
         """A new run, or with `resume` the one that was begun here, if there is any."""
-        return cls.reopen(path, config) if resume and has_begun(path) else cls.create(path, config, recipe, environment)
+        if not (resume and has_begun(path)):
+            return cls.create(path, config, recipe, environment)
+        run = cls.reopen(path, config)
+        run.compare_versions(environment, notify)
+        return run
 
     @classmethod
     def create(
@@ -87,6 +96,7 @@ class RunDirectory:
         for leftover in (entry for entry in path.iterdir() if not entry.name.endswith(LOCK)):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         private_folder(path / "private")  # what never leaves a client, were they elsewhere
+        mark_run(path / "private", hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest())
         before = predecessors(recipe)
         described = [{**_describe(stage), "after": before[stage.name]} for stage in recipe]
         kinds = {name: dataclasses.asdict(each) for name, each in descriptions(s.algorithm for s in recipe).items()}
@@ -120,6 +130,15 @@ class RunDirectory:
             different = _first_difference(begun, json.loads(json.dumps(config)))
             raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another --out")
 
+    def compare_versions(self, environment: Mapping[str, Any], notify: Notify) -> None:
+        """A run may go on with other versions of what computes it; its figures then may not be those of either."""
+        known = self.path / "environment.json"
+        begun = json.loads(known.read_text()) if known.exists() else {}
+        changed = [name for name in VERSIONS if name in begun and begun[name] != environment[name]]
+        if changed:
+            then, now = (", ".join(f"{name} {each[name]}" for name in changed) for each in (begun, environment))
+            notify(f"{self.path}: this run was begun with {then} and goes on with {now}; its figures may differ")
+
     def _opened(self) -> "RunDirectory":
         for name in RECORDS:
             self._records[name] = (self.path / f"{name}.jsonl").open("ab")
@@ -150,6 +169,10 @@ class RunDirectory:
 
     def rewind(self, position: Mapping[str, int]) -> None:
         for name, file in self._records.items():
+            if file.seek(0, os.SEEK_END) < position.get(name, 0):
+                raise DataError(
+                    f"{file.name}: lines are missing that were there at the last checkpoint; restore it from a copy"
+                )
             file.truncate(position.get(name, 0))
             file.seek(position.get(name, 0))
 

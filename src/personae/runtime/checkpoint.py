@@ -1,6 +1,6 @@
 """Where a run stands, on disk after every round: whole or not at all."""
 
-import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,13 @@ from personae.core import wire
 from personae.core.layout import Layout
 from personae.core.message import ServerState
 from personae.core.stage import Recipe, Stage
-from personae.core.wire import Packet
 from personae.errors import ConfigError, DataError
-from personae.files import write_bytes
+from personae.files import replacing, write_bytes
+from personae.progress import Notify, unheard
+from personae.runtime.seal import sealed, unsealed
 
 LATEST = "latest.safetensors"
-_WHERE = "checkpoint"  # the entry that says of which run and round a file is
+BEFORE = "before.safetensors"  # the one before
 
 
 @dataclass(frozen=True)
@@ -29,30 +30,51 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """`latest` after every round, `finished/<stage>` after the last round of each stage."""
+    """`latest` after every round, with the one `before` it; `finished/<stage>` after the last round of each stage."""
 
     folder: Path
     experiment: str  # a digest of everything that determines the result
     recipe: Recipe
     layout: Layout
+    notify: Notify = unheard
 
     def save(
         self, stage: Stage, round_: int, state: ServerState, journal: dict[str, int], figures: Mapping[str, float]
     ) -> None:
-        packet = wire.encode(state)
         place = {"experiment": self.experiment, "stage": stage.name, "round": round_}
-        packet.scalars[_WHERE] = json.dumps({**place, "journal": journal, "figures": dict(figures)})
-        content = wire.to_bytes(packet)
+        content = sealed(wire.encode(state), {**place, "journal": journal, "figures": dict(figures)})
         if round_ == stage.rounds:
-            write_bytes(self._finished(stage.name), content)
-        write_bytes(self._latest, content)
+            write_bytes(self._finished(stage.name), content, private=True)
+        if self._latest.exists():
+            with replacing(self._before, durable=False) as temporary:
+                try:
+                    temporary.hardlink_to(self._latest)
+                except OSError:  # a disk without links
+                    shutil.copy(self._latest, temporary)
+        write_bytes(self._latest, content, private=True)
 
     def latest(self) -> tuple[Position, ServerState] | None:
-        """The last completed round and the state after it; None if no round was ever completed."""
-        return self._load(self._latest) if self._latest.exists() else None
+        """The last completed round and the state after it; None if no round was ever completed.
+
+        Where that is damaged, the one before it: clients keep what a round started from until the next one is complete.
+        """
+        if not self._latest.exists():
+            return None
+        try:
+            return self._load(self._latest)
+        except DataError as error:
+            if not self._before.exists():
+                raise
+            found = self._load(self._before)
+            self._before.replace(self._latest)  # what is damaged must not take the place of what is whole
+            self.notify(f"{error}; the run goes on from the round before, {found[0].stage} {found[0].round}")
+            return found
 
     def finished(self, stage: str) -> ServerState:
-        return self._load(self._finished(stage))[1]
+        position, state = self._load(self._finished(stage))
+        if position.stage != stage:
+            raise DataError(f"{self._finished(stage)}: this is the end of {position.stage}; restore it from a copy")
+        return state
 
     def inherit(self, folder: Path, stage: Stage) -> None:
         """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""
@@ -63,26 +85,27 @@ class Checkpoints:
     def _latest(self) -> Path:
         return self.folder / LATEST
 
+    @property
+    def _before(self) -> Path:
+        return self.folder / BEFORE
+
     def _finished(self, stage: str) -> Path:
         return self.folder / "finished" / f"{stage}.safetensors"
 
     def _load(self, path: Path, *, own: bool = True) -> tuple[Position, ServerState]:
         try:
-            packet = wire.from_bytes(path.read_bytes())
-            where = json.loads(packet.scalars[_WHERE])
-        except (wire.WireError, KeyError, ValueError, OSError) as error:
-            raise DataError(
-                f"{path}: this checkpoint cannot be read ({error}); start anew in another folder"
-            ) from error
+            packet, where = unsealed(path.read_bytes())
+            position = Position(where["stage"], where["round"], where["journal"], where["figures"])
+        except (wire.WireError, KeyError, OSError) as error:
+            raise DataError(f"{path}: this checkpoint cannot be read ({error}); restore it from a copy") from error
         if own and where["experiment"] != self.experiment:
             raise ConfigError(
                 f"{path}: this checkpoint is of another experiment; resume with its configuration, data and --without, "
                 "or choose another --out"
             )
-        scalars = {name: value for name, value in packet.scalars.items() if name != _WHERE}
-        kind = next(stage for stage in self.recipe if stage.name == where["stage"]).algorithm.types.state
+        kind = next(stage for stage in self.recipe if stage.name == position.stage).algorithm.types.state
         try:
-            state = wire.decode(kind, Packet(packet.arrays, scalars), self.layout)
+            state = wire.decode(kind, packet, self.layout)
         except wire.WireError as error:
-            raise DataError(f"{path}: this checkpoint is damaged ({error}); start anew elsewhere") from error
-        return Position(where["stage"], where["round"], where["journal"], where.get("figures", {})), state
+            raise DataError(f"{path}: this checkpoint is damaged ({error}); restore it from a copy") from error
+        return position, state

@@ -30,6 +30,7 @@ from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Request, Transport
 
 _DISK_FULL = Trouble(failure=FailureCode(Problem.DISK_FULL))
+_UNKEPT = Trouble(failure=FailureCode(Problem.UNKEPT))
 ENDING = 2.0  # seconds for worker processes to end by themselves
 STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
 
@@ -214,6 +215,10 @@ class WorkerProcesses:
         answer = frames.to_answer(content, request, self._federation, self._layout, ONE_MACHINE)
         if isinstance(answer, Answer) and answer.message == _DISK_FULL:  # it is ours, too
             raise Interrupted(f"{self._federation.private}: the disk is full; free some space and resume")
+        if isinstance(answer, Answer) and answer.message == _UNKEPT:
+            raise Interrupted(
+                f"{request.client.name}: {Problem.UNKEPT.words}; {self.problems} says why, repair that and resume"
+            )
         return answer
 
     def _bury(self, connection: Connection) -> str:

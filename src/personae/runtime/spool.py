@@ -8,6 +8,7 @@ from pathlib import Path
 from personae.core import wire
 from personae.core.layout import Layout
 from personae.core.message import Message
+from personae.files import private_folder
 
 MEMORY = 256 << 20  # bytes of updates kept in memory; a round of any size needs no more
 
@@ -44,7 +45,7 @@ class Spool:
 def spool(layout: Layout, folder: Path, memory: int = MEMORY) -> Iterator[Spool]:
     """A spool over a folder that is empty before and gone after."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    private_folder(folder)
     try:
         yield Spool(layout, folder, memory)
     finally:

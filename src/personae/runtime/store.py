@@ -8,10 +8,31 @@ from urllib.parse import quote
 from personae.core import wire
 from personae.core.layout import Layout
 from personae.core.message import LocalState
-from personae.errors import DataError
-from personae.files import write_bytes
+from personae.errors import Unkept
+from personae.files import write_bytes, write_text
+from personae.runtime.seal import sealed, unsealed
+
+RUN = ".run"  # beside the clients' folders: which run their states are of
 
 KeptT = TypeVar("KeptT", bound=LocalState)
+
+
+def mark_run(folder: Path, run: str) -> None:
+    """What clients keep in this folder is of this run, and is not taken for that of another."""
+    write_text(folder / RUN, run)
+
+
+def inherit(folder: Path, other: Path) -> None:
+    """What clients kept in the folder of another run, as if it had been kept in this one."""
+    for path in other.rglob("*.safetensors"):
+        packet, of = unsealed(path.read_bytes())
+        content = sealed(packet, of | {"run": _run(folder)})
+        write_bytes(folder / path.relative_to(other), content, private=True)
+
+
+def _run(folder: Path) -> str:
+    mark = folder / RUN
+    return mark.read_text() if mark.exists() else ""
 
 
 @dataclass(frozen=True)
@@ -35,20 +56,33 @@ class PrivateStore:
             return None
         path = self.path(stage, versions[-1])
         try:
-            return wire.decode(kind, wire.from_bytes(path.read_bytes()), layout)
+            packet, of = unsealed(path.read_bytes())
+            if of != self._place(stage, versions[-1]):
+                raise wire.WireError("it is the state of another client, round or run")
+            return wire.decode(kind, packet, layout)
         except wire.WireError as error:
-            raise DataError(f"{path}: this private state is damaged ({error}); restore it from a copy") from error
+            raise Unkept(f"{path}: this private state is damaged ({error}); restore it from a copy") from error
+        except OSError as error:
+            raise Unkept(f"{path}: this private state cannot be read ({error}); repair that and resume") from error
 
     def save(self, stage: str, round_: int, state: LocalState, *, durable: bool = True) -> None:
         """Keep the state as of this round, and the one version that the round started from."""
-        write_bytes(self.path(stage, round_), wire.to_bytes(wire.encode(state)), durable=durable)
-        earlier = [number for number in self._versions(stage) if number < round_]
-        for number in earlier[:-1]:
-            self.path(stage, number).unlink()
+        path = self.path(stage, round_)
+        try:
+            write_bytes(path, sealed(wire.encode(state), self._place(stage, round_)), durable=durable, private=True)
+            earlier = [number for number in self._versions(stage) if number < round_]
+            for number in earlier[:-1]:
+                self.path(stage, number).unlink()
+        except OSError as error:
+            raise Unkept(f"{path}: this private state cannot be written ({error}); repair that and resume") from error
 
     def path(self, stage: str, round_: int) -> Path:
         """Where the state as of this round is kept."""
         return self.root / quote(stage, safe="") / f"{round_:06d}.safetensors"
+
+    def _place(self, stage: str, round_: int) -> dict[str, str | int]:
+        """What a file is of."""
+        return {"run": _run(self.root.parent), "client": self.root.name, "stage": stage, "round": round_}
 
     def _versions(self, stage: str) -> list[int]:
         folder = self.root / quote(stage, safe="")

@@ -272,6 +272,7 @@ def test_dealt_faces_are_those_that_the_client_has_in_one_process(tmp_path: Path
     materials = Materials(known, Execution(cache=tmp_path / "cache"))
     dealt = deal(materials, tmp_path / "dealt")
     assert [path.stem for path in dealt] == list(materials.clients.clients)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in dealt} == {0o600}
     for path in dealt:
         theirs, ours = (
             materials.clients.of(path.stem),
@@ -418,3 +419,5 @@ def test_nobody_else_can_look_into_a_home_a_cache_or_what_is_private(tmp_path: P
     (pixels,) = {path.parent for path in (tmp_path / "cache").rglob("pixels.*")}
     for folder in (tmp_path / "home", tmp_path / "run" / "private", pixels):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+    for file in pixels.glob("pixels.*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file

@@ -1,5 +1,6 @@
 """Rounds that go wrong, quorums, who is asked, and the records of it all."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from personae.algorithms import FedPE, Pretrain
 from personae.core.algorithm import ClientInfo, Server
 from personae.core.problem import Problem
 from personae.core.rng import generator
-from personae.errors import ConfigError, DataError, Diverged, QuorumLost
+from personae.errors import ConfigError, DataError, Diverged, Interrupted, QuorumLost
 from personae.runtime.exchange import Exchange
 from personae.runtime.firewall import Firewall
-from personae.runtime.inprocess import SameProcess
+from personae.runtime.inprocess import SameProcess, local_transport
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Failure
 from personae.selection import Share
@@ -172,21 +173,35 @@ def test_one_reasonable_client_keeps_it_from_being_divergence(tmp_path: Path):
         troubled(tmp_path, *trouble, ("zoe", "raises")).run()
 
 
-def test_a_client_whose_private_state_is_damaged_fails_alone(tmp_path: Path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_damaged_private_state_interrupts_and_a_restored_one_ends_in_the_same_bits(tmp_path: Path, workers: int):
+    """A client that was left out in silence would change the model of everybody."""
+    undisturbed = Rehearsal(tmp_path / "undisturbed", (stage_of(quickly(FedPE())),)).run()
+    folder = tmp_path / "run"
+    state, copy = folder / "private" / "bob" / "fedpe" / "000001.safetensors", tmp_path / "copy"
+
     class Vandal(Relay):
         def exchange(self, requests):
-            for answer in super().exchange(requests):
-                yield answer
-                for path in (tmp_path / "private" / "bob").rglob("*.safetensors"):
-                    path.write_bytes(b"scratched")
+            if state.exists() and not copy.exists():
+                copy.write_bytes(state.read_bytes())
+                state.write_bytes(b"scratched")
+            yield from super().exchange(requests)
 
-    run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),))
-    run.run(Vandal(SameProcess(run.federation)))
-    first, second = run.notebook.rounds()
-    assert first["failed"] == {}
-    assert list(second["failed"]) == ["bob"]
-    assert second["failed"]["bob"] == Problem.DATA.words
-    assert "000001.safetensors: this private state is damaged" in run.problems
+    def run() -> Rehearsal:
+        rehearsal = Rehearsal(folder, (stage_of(quickly(FedPE())),))
+        transport = local_transport(rehearsal.federation, workers)
+        try:
+            return rehearsal.run(Vandal(transport))
+        finally:
+            transport.close()
+
+    complaint = r"000001\.safetensors: this private state is damaged"
+    with pytest.raises(Interrupted, match=complaint if workers == 1 else "bob: what it keeps .* repair that"):
+        run()
+    if workers > 1:
+        assert re.search(complaint, (folder / "private" / "problems.log").read_text())
+    state.write_bytes(copy.read_bytes())
+    assert torch.equal(run().final(), undisturbed.final())
 
 
 def test_a_failed_client_keeps_what_it_had(tmp_path: Path):
@@ -328,9 +343,16 @@ def test_another_experiment_in_the_same_folder_is_refused(rehearsal: Rehearsal):
 
 def test_a_damaged_checkpoint_stops_the_run_before_it_starts(rehearsal: Rehearsal):
     rehearsal.run()
-    (rehearsal.folder / "checkpoints" / "latest.safetensors").write_bytes(b"scratched")
+    for name in ("latest", "before"):
+        (rehearsal.folder / "checkpoints" / f"{name}.safetensors").write_bytes(b"scratched")
     with pytest.raises(DataError, match="this checkpoint cannot be read"):
         rehearsal.run()
+
+
+def test_a_damaged_checkpoint_costs_one_round_and_not_a_bit(rehearsal: Rehearsal):
+    files = rehearsal.run().files()
+    (rehearsal.folder / "checkpoints" / "latest.safetensors").write_bytes(b"scratched")
+    assert rehearsal.run().files() == files
 
 
 def test_a_stage_continues_from_the_one_it_names(tmp_path: Path):

@@ -1,7 +1,11 @@
 """What clients keep on disk, and where a run stands."""
 
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +16,9 @@ from personae.algorithms.fedpe import State
 from personae.core.layout import Layout
 from personae.core.message import LocalState
 from personae.core.payload import ModelState
-from personae.errors import ConfigError, DataError
-from personae.runtime.checkpoint import Checkpoints, Position
-from personae.runtime.store import PrivateStore
+from personae.errors import ConfigError, DataError, Unkept
+from personae.runtime.checkpoint import BEFORE, LATEST, Checkpoints, Position
+from personae.runtime.store import PrivateStore, mark_run
 from toys import stage_of
 
 
@@ -85,7 +89,7 @@ def test_stages_and_clients_do_not_meet(tmp_path: Path, layout: Layout):
 def test_a_damaged_file_is_named_in_one_clear_error(store: PrivateStore, layout: Layout, content: bytes):
     store.save("federate", 3, kept(1))
     (store.root / "federate" / "000003.safetensors").write_bytes(content)
-    with pytest.raises(DataError, match=r"ann/federate/000003\.safetensors: this private state is damaged"):
+    with pytest.raises(Unkept, match=r"ann/federate/000003\.safetensors: this private state is damaged"):
         store.load("federate", Kept, layout)
 
 
@@ -95,7 +99,7 @@ def test_what_another_type_kept_is_refused(store: PrivateStore, layout: Layout):
         columns: Tensor
 
     store.save("federate", 1, kept(1))
-    with pytest.raises(DataError, match="columns is NoneType, expected Tensor"):
+    with pytest.raises(Unkept, match="columns is NoneType, expected Tensor"):
         store.load("federate", Other, layout)
 
 
@@ -103,6 +107,77 @@ def test_a_file_left_by_a_write_that_was_cut_off_is_not_taken_for_a_version(stor
     store.save("federate", 1, kept(1))
     (store.root / "federate" / ".000002.safetensors.77.tmp").write_bytes(b"half")
     assert value(store.load("federate", Kept, layout)) == 1
+
+
+def flipped(path: Path, byte: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+
+
+def test_any_bit_that_flipped_and_any_cut_is_noticed(store: PrivateStore, layout: Layout):
+    """In names, in numbers, in values, in the digest itself."""
+    store.save("federate", 1, kept(1))
+    path = store.path("federate", 1)
+    whole = path.read_bytes()
+    for byte in range(len(whole)):
+        flipped(path, byte)
+        with pytest.raises(Unkept, match="this private state is damaged"):
+            store.load("federate", Kept, layout)
+        path.write_bytes(whole)
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(Unkept, match="this private state is damaged"):
+            store.load("federate", Kept, layout)
+
+
+def test_the_state_of_another_client_round_stage_or_run_is_refused(tmp_path: Path, layout: Layout):
+    ann, bob = (PrivateStore.of(tmp_path / "one", name) for name in ("ann", "bob"))
+    other = PrivateStore.of(tmp_path / "two", "ann")
+    for number, store in enumerate((ann, bob, other)):
+        mark_run(store.root.parent, store.root.parent.name)
+        for stage in ("federate", "tune"):
+            for round_ in (1, 2):
+                store.save(stage, round_, kept(number))
+    place = ann.path("federate", 2)
+    own = place.read_bytes()
+    for stranger in (bob.path("federate", 2), other.path("federate", 2), ann.path("tune", 2), ann.path("federate", 1)):
+        place.write_bytes(stranger.read_bytes())
+        with pytest.raises(Unkept, match="it is the state of another client, round or run"):
+            ann.load("federate", Kept, layout)
+    place.write_bytes(own)
+    assert value(ann.load("federate", Kept, layout)) == 0
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE, errno.EACCES])
+def test_what_cannot_be_written_or_read_interrupts_whatever_the_reason(
+    store: PrivateStore, layout: Layout, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    store.save("federate", 1, kept(1))
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", failing)
+    with pytest.raises(Unkept, match=r"000002\.safetensors: this private state cannot be written .*; repair"):
+        store.save("federate", 2, kept(2))
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    with pytest.raises(Unkept, match=r"000001\.safetensors: this private state cannot be read .*; repair"):
+        store.load("federate", Kept, layout)
+
+
+def test_nobody_else_can_read_what_is_private(store: PrivateStore, checkpoints: Checkpoints, layout: Layout):
+    before = os.umask(0o022)
+    try:
+        store.save("federate", 1, kept(1))
+        for round_ in (1, 2):
+            checkpoints.save(STAGES[0], round_, state(layout, 1), {}, {})
+    finally:
+        os.umask(before)
+    written = [path for path in checkpoints.folder.rglob("*") if path.is_file()]
+    assert {path.name for path in written} == {"000001.safetensors", LATEST, BEFORE, "one.safetensors"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
+    assert stat.S_IMODE((store.root / "federate").stat().st_mode) == 0o700
 
 
 # ----------------------------------------------------------------------------------------------------- checkpoints
@@ -143,7 +218,7 @@ def test_an_unfinished_stage_cannot_be_continued_from(checkpoints: Checkpoints, 
 def test_a_damaged_checkpoint_is_named_in_one_clear_error(checkpoints: Checkpoints, layout: Layout, content: bytes):
     checkpoints.save(STAGES[0], 1, state(layout, 1), {}, {})
     (checkpoints.folder / "latest.safetensors").write_bytes(content)
-    with pytest.raises(DataError, match=r"latest\.safetensors: this checkpoint cannot be read .* start anew"):
+    with pytest.raises(DataError, match=r"latest\.safetensors: this checkpoint cannot be read .* restore it"):
         checkpoints.latest()
 
 
@@ -168,4 +243,33 @@ def test_a_checkpoint_of_another_experiment_is_refused(checkpoints: Checkpoints,
     with pytest.raises(ConfigError, match="of another experiment"):
         checkpoints.latest()
     with pytest.raises(ConfigError, match="of another experiment"):
+        checkpoints.finished("one")
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, layout: Layout):
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path, "this", STAGES, layout, said.append)
+    checkpoints.save(STAGES[1], 1, state(layout, 1), {"metrics": 10}, {})
+    place = tmp_path / LATEST
+    flipped(place, place.stat().st_size - 3)
+    with pytest.raises(DataError, match="its digest is another"):
+        checkpoints.latest()  # there is no other
+    flipped(place, place.stat().st_size - 3)
+    checkpoints.save(STAGES[1], 2, state(layout, 2), {"metrics": 20}, {})
+    assert checkpoints.latest()[0].round == 2
+    flipped(place, place.stat().st_size - 3)
+    position, found = checkpoints.latest()
+    assert (position.round, position.journal) == (1, {"metrics": 10})
+    assert found.model.flat.unique().tolist() == [1.0]
+    (line,) = said
+    assert "latest.safetensors: this checkpoint cannot be read" in line
+    assert line.endswith("the run goes on from the round before, two 1")
+
+
+def test_the_end_of_another_stage_is_not_taken_for_that_of_this(checkpoints: Checkpoints, layout: Layout):
+    for stage in STAGES:
+        checkpoints.save(stage, stage.rounds, state(layout, 1), {}, {})
+    one, two = (checkpoints.folder / "finished" / f"{name}.safetensors" for name in ("one", "two"))
+    one.write_bytes(two.read_bytes())
+    with pytest.raises(DataError, match=r"one\.safetensors: this is the end of two"):
         checkpoints.finished("one")
