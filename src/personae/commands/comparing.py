@@ -1,4 +1,4 @@
-"""Runs side by side, and a run while it is going on."""
+"""Runs side by side, methods side by side on one's own faces, and a run while it is going on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,22 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson
+from personae.commands.options import (
+    AsJson,
+    BackboneName,
+    Device,
+    EmbeddingSize,
+    ImageSize,
+    Workers,
+    execution_of,
+    network_of,
+    tell_what_leaves,
+)
+from personae.console import notify
 from personae.errors import ConfigError
+from personae.experiment.methods import USUAL, methods_experiment
+from personae.experiment.run import run_with_report
+from personae.interrupts import interruptible
 from personae.report.comparison import compare as compared
 from personae.report.html import write_comparison
 from personae.report.records import Run, read_run
@@ -19,18 +33,60 @@ REFRESH = 5  # seconds after which a browser loads a page again
 
 @app.command()
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN ...", help="Folders of runs; the first is compared with.")
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN ... | FACES", help="Runs, the first to compare with; or faces.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE.html", help="Where the page goes.")] = Path("comparison.html"),
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help=f"On FACES: the methods to try; {','.join(USUAL)} by default.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="The page, comparison.html by default; of FACES the folder of the run.")
+    ] = None,
+    public: Annotated[Path | None, typer.Option(metavar="FACES", help="Public faces to begin with.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A model to begin with.")] = None,
+    backbone: BackboneName = None,
+    embedding: EmbeddingSize = 512,
+    size: ImageSize = 112,
+    clients: Annotated[int, typer.Option(min=2, help="On FACES: how many share them.")] = 5,
+    rounds: Annotated[int | None, typer.Option(min=1, help="On FACES: of each method.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="On FACES: go on after the last completed round.")] = False,
+    workers: Workers = None,
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Show runs side by side: differences with their intervals, curves, and what differs in their settings."""
-    if len(runs) < 2:
-        raise ConfigError("a comparison takes two runs or more")
-    found = compared(runs)
-    write_comparison(found, out)
-    screen.comparison(found, out, as_json)
+    """Show runs side by side, or try several methods on your own faces: who is better, and is that noise?"""
+    if len(paths) > 1:
+        if methods:
+            raise ConfigError("--methods goes with one folder of faces, not with runs")
+        page = out or Path("comparison.html")
+        found = compared(paths)
+        write_comparison(found, page)
+        screen.comparison(found, page, as_json)
+        return
+    (faces,) = paths
+    if (faces / "config.json").is_file():
+        raise ConfigError(
+            f"{faces} is one run: a comparison takes two or more; its own page is that of personae report"
+        )
+    execution = execution_of(device, workers)
+    network = network_of(backbone, embedding, size)
+    experiment, left_out = methods_experiment(
+        faces,
+        [name.strip() for name in methods.split(",")] if methods else USUAL,
+        execution,
+        public=public,
+        weights=weights,
+        network=network,
+        clients=clients,
+        rounds=rounds,
+    )
+    for line in left_out:
+        notify(line)
+    tell_what_leaves(experiment)
+    folder = out or Path("runs") / f"compare-{faces.stem}"
+    with interruptible(f"stopped; the completed rounds are in {folder}; give the same command with --resume to go on"):
+        result = run_with_report(experiment, folder, execution, resume=resume)
+        screen.models(folder, result.report, as_json)
 
 
 @app.command()

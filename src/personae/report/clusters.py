@@ -68,13 +68,16 @@ def print_clusters(console: Console, run: Path) -> None:
     lines = lines_of(read_run(run))
     if not lines:
         return
-    found = Table(title=Text("clusters of faces without labels, means over clients"), box=box.SIMPLE_HEAD)
-    for at, title in enumerate(("model", "images", "clients", *FIGURES)):
-        found.add_column(Text(title.replace(" ", "\n", 1)), justify="right" if at > 1 else "left", overflow="fold")
+    found = Table(
+        title=Text("clusters of faces without labels, means over clients"), box=box.SIMPLE_HEAD, padding=(0, 1)
+    )
+    for at, title in enumerate(("model", "images", "clients", "clusters", "sizes", "in none", "silhouette")):
+        found.add_column(Text(title), justify="right" if at > 1 else "left", overflow="fold")
     for label, images in dict.fromkeys((line.label, line.images) for line in lines):
         chosen = [line for line in lines if (line.label, line.images) == (label, images)]
-        mean = Line(label, images, "", _mean(chosen))
-        found.add_row(Text(label), images, str(len(chosen)), *mean.cells)
+        count, smallest, _, largest, outside, silhouette = Line(label, images, "", _mean(chosen)).cells
+        sizes = f"{smallest} to {largest}"
+        found.add_row(Text(label), images, str(len(chosen)), count, sizes, f"{outside}%", silhouette)
     console.print(found)
 
 

@@ -139,6 +139,7 @@ def _questions(run: Run) -> tuple[Question, ...]:
 
 def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
     found: list[Model] = []
+    shared_of: dict[str, Mapping[str, Measured]] = {}
     for stage in run.stages:
         record, role = run.records[stage.name], _role(run, stage)
         sent = sum(
@@ -146,7 +147,9 @@ def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
         )
         shared = {each.name: known for each in questions if (known := _measured(record, each, "global"))}
         personal = {each.name: known for each in questions if (known := _measured(record, each, "personal"))}
-        has_shared = not stage.federated or _shares(run, stage)
+        before = shared_of.get(stage.after or "")
+        shared_of[stage.name] = shared
+        has_shared = _shares(run, stage) if stage.federated else shared != before
         has_personal = bool(personal) and any(personal[name] != shared.get(name) for name in personal)
         if shared and has_shared:
             found.append(Model(stage.label, role, stage, False, shared, sent))
@@ -159,9 +162,9 @@ def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
 def _role(run: Run, stage: Stage) -> Role:
     if stage.pools_faces:
         return Role.POOLED
-    if not stage.federated:
-        return Role.START
-    return Role.TOGETHER if any(_shares(run, each) for each in _line(run, stage)) else Role.ALONE
+    if any(_shares(run, each) for each in _line(run, stage)):
+        return Role.TOGETHER
+    return Role.ALONE if stage.federated else Role.START
 
 
 def _shares(run: Run, stage: Stage) -> bool:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_report import Page, fake_run
-from test_verdict import described, edit, resample
 
+from fakeruns import Page, described, edit, fake_run, resample
 from personae.errors import ConfigError
 from personae.report.comparison import compare
 from personae.report.html import write_comparison

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_report import fake_run
 
+from fakeruns import fake_run
 from personae.evaluation.fairness import served
 from personae.report.fairness import HEAD, lines_of, plain_fairness
 from personae.report.html import write_report

@@ -9,43 +9,14 @@ import numpy as np
 import pytest
 import scipy.stats
 from rich.console import Console
-from test_report import fake_run
 
+from fakeruns import described, edit, fake_run, resample
 from personae.evaluation.bootstrap import Interval
 from personae.report.measured import Measured, difference
 from personae.report.records import read_run
 from personae.report.verdict import NOISE, Role, Verdict, verdict
 from personae.report.wording import duration, joined, percent, size
 from personae.screen.results import verdict_table
-
-
-def edit(folder: Path, stage: str, change) -> None:
-    path = folder / "evaluation" / f"{stage}.json"
-    content = json.loads(path.read_text())
-    change(content["benchmarks"]["heldout"])
-    path.write_text(json.dumps(content))
-
-
-def resample(folder: Path, rates: dict[str, float], spread: float, seed: int = 0) -> None:
-    """Held-out rates of the stages, with resamples that share what the draw of people does to all of them."""
-    random = np.random.default_rng(seed)
-    shared = random.normal(0, 0.05, 200)
-    for stage, rate in rates.items():
-        drawn = (rate + shared + random.normal(0, spread, 200)).tolist()
-
-        def change(result, rate=rate, drawn=drawn):
-            result["metrics"] = {"tar@1e-02": rate, "tar@1e-03": rate / 2}
-            result["resampled"] = {"tar@1e-02": drawn}
-
-        edit(folder, stage, change)
-
-
-def described(folder: Path, **changes: dict) -> None:
-    summary = json.loads((folder / "summary.json").read_text())
-    for stage in summary["stages"]:
-        stage["federated"] = stage["name"] == "federate"
-        stage |= changes.get(stage["name"], {})
-    (folder / "summary.json").write_text(json.dumps(summary))
 
 
 @pytest.fixture
@@ -188,3 +159,24 @@ def test_numbers_as_people_say_them():
         "0.4 s", "13 s", "1 min", "1 min", "3 min 20 s", "2 h 5 min",
     ]  # fmt: skip
     assert [joined(items) for items in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+
+
+def test_a_stage_in_which_clients_only_tune_is_of_the_method_before_it(folder):
+    """Its shared model is that of the stage before, so only the personal ones are its own."""
+    resample(folder, {"pretrain": 0.4, "federate": 0.5, "central": 0.5}, spread=0.01)
+    for name in ("central", "federate"):
+        edit(folder, name, lambda result: result.update(metrics={"tar@1e-02": 0.5}, resampled={}))
+    described(folder, central={"pools_faces": False, "discloses": [], "label": "tuned", "after": "federate"})
+    clients = {f"client-{at:03}": {"personal/tar@1e-02": 0.9, "global/tar@1e-02": 0.5} for at in range(5)}
+    federated = {name: {"global/tar@1e-02": 0.5} for name in clients}
+    with (folder / "metrics.jsonl").open("a") as lines:
+        for stage, figures in (("federate", federated), ("central", clients)):
+            event = {"event": "personal", "stage": stage, "round": 9, "clients": figures}
+            lines.write(json.dumps(event) + "\n")
+    found = judged(folder)
+    assert [(row.label, row.role) for row in found.rows] == [
+        ("pre-trained", Role.START),
+        ("federated", Role.TOGETHER),
+        ("tuned", Role.TOGETHER),
+    ]
+    assert found.baseline.label == "pre-trained"

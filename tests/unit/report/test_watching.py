@@ -4,8 +4,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_report import Page, fake_run
 
+from fakeruns import Page, fake_run
 from personae.report.records import Run, read_run
 from personae.report.watching import PAGE, headline, standings, write_watch_page
 from personae.screen import watching
