@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from browser import CHROMIUM, REASON, Page, browser
 from personae.experiment.run import run_experiment
+from personae.report.comparison import compare
+from personae.report.html import write_comparison
+from personae.report.records import read_run
+from personae.report.watching import write_watch_page
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=REASON)]
 
@@ -176,3 +181,18 @@ def test_a_screen_reader_finds_its_way(report: Path, page: Page):
     assert page.evaluate("[...document.querySelectorAll('th')].every(e => e.scope)")
     assert page.evaluate("[...document.querySelectorAll('figure [role=img]')].every(e => e.ariaLabel.length > 20)")
     assert page.evaluate("[...document.querySelectorAll('h1, h2')].map(e => e.localName)[0]") == "h1"
+
+
+def test_comparisons_and_runs_in_progress_have_pages_as_good(report: Path, page: Page, tmp_path: Path):
+    run = report.parent
+    found = compare([run, Path(shutil.copytree(run, tmp_path / "other"))])
+    write_comparison(found, tmp_path / "comparison.html")
+    (tmp_path / "other" / "evaluation" / "personalize.json").unlink()
+    watched = write_watch_page(read_run(tmp_path / "other"), tmp_path / "other", 5)
+    for path, name in ((tmp_path / "comparison.html", "comparison"), (watched, "watch")):
+        page.open(path, *PHONE)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        page.open(path, *SCREEN)
+        page.screenshot(PICTURES / f"{name}.png")
+        assert page.problems == []
+        assert page.requests == [path.as_uri()]

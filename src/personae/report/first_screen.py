@@ -13,12 +13,12 @@ from personae.report.wording import size
 STEP = 0.05  # axes end at multiples of it
 
 
-def chart(found: Verdict) -> Chart | None:
-    """A row for each method. All columns share one axis, so that they can be compared."""
+def chart(run: Run, found: Verdict) -> Chart | None:
+    """A row for each method, in its colour of all figures. Columns share one axis, so that they can be compared."""
     if not found.rows:
         return None
+    stages = [stage.name for stage in run.stages]
     low, high = _range(found.models)
-    places = {stage: at for at, stage in enumerate(dict.fromkeys(model.stage.name for model in found.models))}
     rows = []
     asked = len(found.questions)
     for model, row in zip(found.models, found.rows, strict=True):
@@ -30,7 +30,7 @@ def chart(found: Verdict) -> Chart | None:
             ChartRow(
                 label=row.label,
                 role=row.role.value,
-                series=places[model.stage.name] % 6 + 1,
+                series=stages.index(model.stage.name) % 6 + 1 if model.stage.name in stages else 6,
                 personal=model.personal,
                 tracks=tracks,
                 cells=list(zip(row.cells[asked:], row.best[asked:], strict=True)),

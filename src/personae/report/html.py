@@ -69,7 +69,7 @@ def _page(
         title=run.name,
         kicker=kicker,
         verdict=found,
-        chart=chart(found),
+        chart=chart(run, found),
         sent=sent(run),
         notices=notes,
         disclosures=disclosures(run),

@@ -84,7 +84,7 @@ def _clients(place: str, rows: Sequence[Row], columns: Sequence[str], pooled: Se
 
 def _differences(run: Run, found: Verdict) -> list[Table]:
     """To the baseline, on each benchmark whose rates have been resampled."""
-    if found.baseline is None or found.baseline.personal:
+    if found.baseline is None or found.baseline.personal or found.baseline.stage.name not in run.records:
         return []
     base = run.records[found.baseline.stage.name].evaluation or {}
     tables = []

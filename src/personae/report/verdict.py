@@ -138,7 +138,7 @@ def _questions(run: Run) -> tuple[Question, ...]:
 
 
 def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
-    found: list[Model] = []
+    found = _given(run, questions)
     shared_of: dict[str, Mapping[str, Measured]] = {}
     for stage in run.stages:
         record, role = run.records[stage.name], _role(run, stage)
@@ -157,6 +157,20 @@ def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
             label = f"{stage.label}, personal" if has_shared else stage.label
             found.append(Model(label, role, stage, True, personal, sent))
     return tuple(found)
+
+
+def _given(run: Run, questions: Sequence[Question]) -> list[Model]:
+    """The weights that the experiment names, as they were before any training."""
+    if not run.config.get("weights") or not run.stages:
+        return []
+    before = run.records[run.stages[0].name].benchmarks.get(0, {})
+    figures = {
+        each.name: Measured.mean([Measured(before[name]) for name in before if _is_of(name, each)])
+        for each in questions
+        if any(_is_of(name, each) for name in before)
+    }
+    label = "the given weights"
+    return [Model(label, Role.START, Stage("", label), False, figures, 0)] if figures else []
 
 
 def _role(run: Run, stage: Stage) -> Role:

@@ -78,7 +78,7 @@ def write_watch_page(run: Run, folder: Path, refresh: int) -> Path:
         finished=finished,
         standings=standings(run),
         notices=[note for note in notices(run) if note.kind == "warning"],
-        chart=chart(found),
+        chart=chart(run, found),
         sections=sections,
         legend=legend(run),
         metrics=metrics,

@@ -12,6 +12,9 @@ from rich.console import Console
 
 from fakeruns import described, edit, fake_run, resample
 from personae.evaluation.bootstrap import Interval
+from personae.report.figures import legend
+from personae.report.first_screen import chart
+from personae.report.html import page
 from personae.report.measured import Measured, difference
 from personae.report.records import read_run
 from personae.report.verdict import NOISE, Role, Verdict, verdict
@@ -180,3 +183,22 @@ def test_a_stage_in_which_clients_only_tune_is_of_the_method_before_it(folder):
         ("tuned", Role.TOGETHER),
     ]
     assert found.baseline.label == "pre-trained"
+
+
+def test_weights_that_were_given_are_the_baseline_of_what_began_with_them(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"weights": "published.safetensors"}))
+    described(folder, pretrain={"federated": True, "discloses": ["ModelState"], "label": "first"})
+    before = read_run(folder).records["pretrain"].benchmarks[0]["heldout/tar@1e-02"]
+    found = judged(folder)
+    assert found.baseline.label == "the given weights"
+    assert found.baseline.figures["new"].value == before
+    assert "the given weights 13.0%; whether that is noise cannot be told" in found.sentences[0]
+    assert "the given weights" in page(read_run(folder))
+
+
+def test_a_method_has_one_colour_in_the_chart_and_in_the_legend(folder):
+    run = read_run(folder)
+    series = {row.label: row.series for row in chart(run, verdict(run)).rows}
+    colours = {key.label: key.variable for key in legend(run)}
+    assert {label: f"var(--series-{number})" for label, number in series.items()} == colours
