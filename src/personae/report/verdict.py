@@ -364,7 +364,7 @@ def _table(
     }
     if any(each.name == "own" for each in questions):
         columns["worst client"] = [model.figures["own"].worst if "own" in model.figures else None for model in models]
-    best = {name: max(_private(models, values), default=None) for name, values in columns.items()}
+    best = {name: _best_value(_private(models, values)) for name, values in columns.items()}
     rows = []
     for at, model in enumerate(models):
         values = [column[at] for column in columns.values()]
@@ -376,6 +376,11 @@ def _table(
         ]
         rows.append(Row(model.label, model.role, (*cells, sent), (*marks, False), _gain(model, baseline, decisive)))
     return (*columns, "sent"), tuple(rows)
+
+
+def _best_value(values: Sequence[float]) -> float | None:
+    """None where all are alike: then nobody is best."""
+    return max(values) if len(set(values)) > 1 else None
 
 
 def _private(models: Sequence[Model], values: Sequence[float | None]) -> list[float]:
