@@ -1,7 +1,6 @@
 """What a reader sees first: the methods with their intervals, and what left the clients."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from personae.report.content import Bar, Chart, ChartRow, Note, Track
@@ -76,15 +75,10 @@ def _track(figure: Measured | None, low: float, high: float, best: bool) -> Trac
 
 def sent(run: Run) -> list[Bar]:
     """Everything that clients sent, by kind, the largest first."""
-    kinds: Counter[str] = Counter()
-    for record in run.records.values():
-        for (way, payload), count in record.payloads.items():
-            if way == "up":
-                kinds[payload] += count
-    total = sum(kinds.values())
+    total = run.sent.total()
     return [
         Bar(known.short, size(count), round(100 * count / max(1, total), 2), known.meaning or kind)
-        for kind, count in kinds.most_common()
+        for kind, count in run.sent.most_common()
         for known in [run.described(kind)]
     ]
 

@@ -112,6 +112,16 @@ class Run:
         return str(self.config.get("name", "run"))
 
     @property
+    def sent(self) -> Counter[str]:
+        """Bytes that clients have sent to the server, by kind of payload."""
+        kinds: Counter[str] = Counter()
+        for record in self.records.values():
+            for (way, payload), count in record.payloads.items():
+                if way == "up":
+                    kinds[payload] += count
+        return kinds
+
+    @property
     def unfinished(self) -> tuple[Stage, ...]:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
 

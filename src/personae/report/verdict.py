@@ -292,19 +292,13 @@ def _who_won(best: Model | None, baseline: Model | None, question: Question | No
 
 
 def _what_left(run: Run) -> tuple[str, ...]:
-    kinds: dict[str, int] = {}
-    for stage in run.stages:
-        for (way, payload), count in run.records[stage.name].payloads.items():
-            if way == "up":
-                kinds[payload] = kinds.get(payload, 0) + count
     pooled = [stage.label for stage in run.stages if stage.pools_faces]
     exception = f"; only {joined(pooled)} pooled them, for comparison" if pooled else ""
-    if not kinds:
+    if not run.sent:
         declared = [stage for stage in run.stages if stage.discloses is None or stage.discloses]
         return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model{exception}.",)
-    largest = sorted(kinds, key=lambda kind: -kinds[kind])
-    what = joined(list(dict.fromkeys(run.described(payload).short for payload in largest)))
-    return (f"The clients sent {size(sum(kinds.values()))}: {what}. No face left them{exception}.",)
+    what = joined(list(dict.fromkeys(run.described(kind).short for kind, _ in run.sent.most_common())))
+    return (f"The clients sent {size(run.sent.total())}: {what}. No face left them{exception}.",)
 
 
 def _how_long(run: Run) -> tuple[str, ...]:
