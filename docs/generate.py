@@ -25,7 +25,7 @@ from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.parameters import Parameter, first_line, parameters
 from personae.experiment.sources import Source
 from personae.experiment.stages import StageSection
-from personae.layers import LAYERS
+from personae.layers import EXAMPLES, LAYERS
 from personae.models import Network
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.local_step import LocalObjective
@@ -46,7 +46,7 @@ def pages() -> dict[str, str]:
         "reference/experiment.md": NOTE + experiment(),
         "reference/command-line.md": NOTE + command_line(),
         "reference/python.md": NOTE + python(),
-        "reference/disclosure.md": markdown(ALGORITHMS.values()),
+        "reference/disclosure.md": markdown(ALGORITHMS.values(), EXAMPLES),
         "results/claims.md": claims(DOCS / "results" / "claims"),
     }
 

@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from personae.core.algorithm import Aggregates, Algorithm, AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
-from personae.core.payload import Aliases, ClassEmbeddings
+from personae.core.payload import Aliases
 from personae.core.warnings import Figures
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -125,9 +125,11 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
         if inner.aggregates != "vectors":
             how = {"mean": "weighs them by more than their samples", "nothing": "aggregates nothing"}[inner.aggregates]
             raise ValueError(f"{refused}, and {described(inner)} {how}")
-        for field, kind in inner.types.up.payloads().items():
-            if kind in (ClassEmbeddings.__name__, Aliases.__name__) and field not in inner.withheld:
-                raise ValueError(f"{refused}, and {described(inner)} keeps {field} ({kind}) of every client there")
+        for field, kind in inner.types.up.kinds().items():
+            if (kind.is_template or kind is Aliases) and field not in inner.withheld:
+                raise ValueError(
+                    f"{refused}, and {described(inner)} keeps {field} ({kind.__name__}) of every client there"
+                )
 
     @property
     def name(self) -> str:  # type: ignore[override]

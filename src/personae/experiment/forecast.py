@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from personae.core.layer import described
 from personae.core.layout import Layout
 from personae.core.payload import Expectation
 from personae.core.stage import Stage
@@ -90,7 +91,7 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
     expected = Expectation(layout=layout, width=width, classes=classes, public_classes=people)
     return StageForecast(
         name=stage.name,
-        algorithm=algorithm.name,
+        algorithm=described(algorithm),
         rounds=stage.rounds,
         clients_per_round=number,
         images_per_round=images * number // len(trainers) if number else images,

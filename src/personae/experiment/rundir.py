@@ -19,6 +19,7 @@ import torch
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.events import Entry, RecordName
+from personae.core.layer import described
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
@@ -215,7 +216,7 @@ def environment(device: str, workers: int, acceleration: Acceleration) -> dict[s
 def _describe(stage: Stage) -> dict[str, Any]:
     return {
         "name": stage.name,
-        "algorithm": stage.algorithm.name,
+        "algorithm": described(stage.algorithm),
         "label": stage.title,
         "rounds": stage.rounds,
         "federated": stage.algorithm.federated,

@@ -6,5 +6,13 @@ from personae.layers.carry import Carry
 from personae.layers.clip import Clip
 
 LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip))
+EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
+    Carry(momentum="client"),
+    Carry(momentum="server"),
+    Carry(control_variates=True),
+    Carry(batch_norm="statistics"),
+    Carry(batch_norm="all"),
+    Clip(norm=1.0),
+)
 
-__all__ = ["LAYERS", "Carry", "Clip"]
+__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip"]

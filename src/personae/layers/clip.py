@@ -17,7 +17,7 @@ from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client
 from personae.core.layer import Layer, Layered, described
-from personae.core.message import Broadcast, LocalState, Message, alternatives
+from personae.core.message import Broadcast, LocalState, Message
 from personae.core.payload import Gradient, NetworkVector, Payload, Scalars
 
 FIGURE = "clipped"
@@ -43,8 +43,7 @@ class Clip(Layer):
             raise ValueError(f"norm is {self.norm}, it must be positive")
 
     def check(self, algorithm: AnyAlgorithm) -> None:
-        kinds = [kind for hint in algorithm.types.up.hints().values() for kind in alternatives(hint)]
-        if not any(issubclass(kind, NetworkVector) for kind in kinds):
+        if not any(issubclass(kind, NetworkVector) for kind in algorithm.types.up.kinds().values()):
             raise ValueError(f"clients of {described(algorithm)} send neither a model nor a gradient: nothing to clip")
 
     def local(

@@ -1,9 +1,12 @@
 """What each algorithm lets across, read from its types."""
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
+from personae.core.layer import Layer, Layered
 from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.payload import Description, Expectation, Payload
 from personae.core.problem import Problem
@@ -45,11 +48,11 @@ found, which is about how many people are on its images. An algorithm and an eva
 figures. A client sends no others, and a server refuses others. Values that are not finite, or too large to be a figure,
 are refused as well.
 
-What clients carry from round to round (the layer `carry`, with any algorithm) can change this. Control variates, and
-momentum that the server averages, add a `Gradient` in both directions: it says about a client's faces what an update of
-the weights says, and momentum a little more, since it is of the last few batches. Momentum that a client keeps adds
-nothing. BatchNorm that a client keeps makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these
-entries are then not in the message.
+Layers go around any algorithm and can change this. The second table says what each of them adds to messages or takes
+from them, around `fedpe`. In the layer `carry`, control variates, and momentum that the server averages, add a
+`Gradient` in both directions: it says about a client's faces what an update of the weights says, and momentum a little
+more, since it is of the last few batches. Momentum that a client keeps adds nothing. BatchNorm that a client keeps
+makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these entries are then not in the message.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 
@@ -82,6 +85,36 @@ def crossings(algorithms: Iterable[type[AnyAlgorithm]]) -> list[Crossing]:
     return found + [
         Crossing(ANY, "up", *item) for kind in (ClientEvaluation, Trouble) for item in kind.payloads().items()
     ]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a layer does to one field of a message; `before` and `after` are payload kinds, empty for none."""
+
+    layer: str
+    direction: str
+    field: str
+    before: str
+    after: str
+
+
+def changes(layered: Layered) -> list[Change]:
+    """What the outermost layer adds to the messages of the algorithm inside, takes away, or sends as something else."""
+    layer, inner, outer = layered.layer, layered.inner.types, layered.types
+    settings = [
+        f"{each.name} = {json.dumps(getattr(layer, each.name))}"
+        for each in fields(layer)  # type: ignore[arg-type]
+        if getattr(layer, each.name) != each.default
+    ]
+    title = ", ".join([layer.name, *settings])
+    found = []
+    for direction, plain, changed in (("down", inner.down, outer.down), ("up", inner.up, outer.up)):
+        before, after = plain.payloads(), changed.payloads()
+        for field in {**before, **after}:
+            if before.get(field) != after.get(field):
+                found.append(Change(title, direction, field, before.get(field, ""), after.get(field, "")))
+    found += [Change(title, "up", f"the figure {name}", "", "Scalars") for name in layer.figures]
+    return found or [Change(title, "", "nothing", "", "")]
 
 
 def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
@@ -125,13 +158,17 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
     return None
 
 
-def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
-    """`docs/reference/disclosure.md`."""
+def markdown(algorithms: Iterable[type[AnyAlgorithm]], layers: Iterable[Layer] = ()) -> str:
+    """`docs/reference/disclosure.md`. A layer is shown around the first of the algorithms that it can go around."""
     chosen = list(algorithms)
+    stacks = [_around_first(layer, chosen) for layer in layers]
     lines = [PREAMBLE, "| algorithm | direction | field | payload |", "|---|---|---|---|"]
     lines += [f"| {item.algorithm} | {item.direction} | {item.field} | {item.payload} |" for item in crossings(chosen)]
+    lines += ["", "| layer | direction | field | without it | with it |", "|---|---|---|---|---|"]
+    told = [change for each in stacks for change in changes(each)]
+    lines += [f"| {each.layer} | {each.direction} | {each.field} | {each.before} | {each.after} |" for each in told]
     lines += ["", "| payload | what it is |", "|---|---|"]
-    lines += [f"| {name} | {each.meaning} |" for name, each in descriptions(chosen).items()]
+    lines += [f"| {name} | {each.meaning} |" for name, each in descriptions([*chosen, *stacks]).items()]
     lines += ["", "| algorithm | figures that its clients send |", "|---|---|"]
     lines += [f"| {each.name} | {', '.join(each.figures)} |" for each in chosen if each.federated]
     lines += ["", "| code of a failure | what it says |", "|---|---|"]
@@ -140,6 +177,13 @@ def markdown(algorithms: Iterable[type[AnyAlgorithm]]) -> str:
     alone = [algorithm.name for algorithm in chosen if not algorithm.federated]
     notes += [f"- {name}: no client is asked in its rounds; evaluating it sends back figures alone" for name in alone]
     return "\n".join([*lines, "", *notes, ""])
+
+
+def _around_first(layer: Layer, algorithms: Iterable[type[AnyAlgorithm]]) -> Layered:
+    for kind in algorithms:
+        with suppress(ValueError):
+            return layer.around(kind())
+    raise ValueError(f"layer {layer.name} goes around none of these")
 
 
 def message_bytes(message: type[Message], expected: Expectation, without: frozenset[str] = frozenset()) -> int:

@@ -19,7 +19,7 @@ from personae.doctor import Finding
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
 from personae.experiment.parameters import first_line, parameters
-from personae.layers import LAYERS
+from personae.layers import EXAMPLES, LAYERS
 from personae.privacy.disclosure import crossings, markdown, warning
 from personae.screen.basics import print_json, say
 
@@ -77,7 +77,7 @@ def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> 
 def disclosure(as_markdown: bool, as_json: bool) -> None:
     """What each algorithm lets across."""
     if as_markdown:
-        typer.echo(markdown(ALGORITHMS.values()), nl=False)
+        typer.echo(markdown(ALGORITHMS.values(), EXAMPLES), nl=False)
         return
     crossing = crossings(AVAILABLE.values())
     if as_json:

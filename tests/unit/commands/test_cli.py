@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from personae import ALGORITHMS, Network, cli
+from personae import ALGORITHMS, Network, cli, load_experiment
 from personae.commands import evaluation
+from personae.core.layout import Layout
 from personae.core.problem import Problem
+from personae.layers import EXAMPLES
 from personae.privacy.disclosure import markdown
 
 ROOT = Path(__file__).parents[3]
@@ -216,6 +219,22 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
     assert stage["bytes_up"] == crossed + 3 * 8
     kinds = ", ".join(stage["leaves"])
     assert f"leaves a client in federate: {kinds}\n" in personae("run", experiment, "--dry-run", "--workers", "1").out
+
+
+def test_a_dry_run_counts_what_layers_send(personae: Personae, experiment: Path) -> None:
+    def federate(*layers: str) -> dict[str, Any]:
+        given = ("--set", f"stages.federate.layers=[{', '.join(layers)}]")
+        return json.loads(personae("run", experiment, "--dry-run", "--json", "--workers", "1", *given).out)["stages"][1]
+
+    plain, clipped = federate(), federate('{ name = "clip", norm = 1.0 }')
+    assert {**clipped, "algorithm": plain["algorithm"]} == plain
+    carrying = federate('{ name = "carry", control_variates = true, momentum = "server" }')
+    assert carrying["algorithm"] == f"{plain['algorithm']} with carry"
+    layout = Layout.of(load_experiment(experiment).network.layout())
+    gradients = 3 * 2 * 4 * layout.trainable_size  # three clients, a variate and a momentum, in both directions
+    assert carrying["bytes_up"] - plain["bytes_up"] == gradients
+    assert carrying["bytes_down"] - plain["bytes_down"] == gradients
+    assert set(carrying["leaves"]) - set(plain["leaves"]) == {"Gradient"}
 
 
 def test_every_kind_of_failure_has_its_exit_code(personae: Personae, experiment: Path, tmp_path: Path) -> None:
@@ -627,7 +646,7 @@ def test_algorithms_lists_every_algorithm_with_its_defaults(personae: Personae) 
 
 def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
     page = (ROOT / "docs" / "reference" / "disclosure.md").read_text()
-    assert page == markdown(ALGORITHMS.values())
+    assert page == markdown(ALGORITHMS.values(), EXAMPLES)
     assert personae("disclose", "--markdown").out == page
     up = [row for row in json.loads(personae("disclose", "--json").out) if row["direction"] == "up"]
     assert {row["payload"] for row in up if row["algorithm"] == "fedpe"} == {"ModelState", "Count", "Scalars"}

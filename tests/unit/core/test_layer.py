@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ from personae.core.payload import Count, ModelWithoutBatchNorm
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
 from personae.layers import Carry, Clip
-from personae.privacy.disclosure import sends, warning
+from personae.privacy.disclosure import changes, sends, warning
 from personae.selection import BySamples, FixedCount, HighestLoss
 from secret_sum import SecretSum
 from toys import NAMES, Rehearsal, quickly, stage_of
@@ -173,6 +173,29 @@ def test_fields_are_told_by_type() -> None:
     assert sends(carrying) == ["Count", "Gradient", "ModelWithoutBatchNorm", "Scalars"]
     assert carrying.types.up.hints()["model"] is ModelWithoutBatchNorm
     assert carrying.types is layered(FedPE(), Carry(control_variates=True, batch_norm="all")).types
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows"),
+    [
+        (Idle(), [("idle", "", "nothing", "", "")]),
+        (Carry(momentum="client"), [('carry, momentum = "client"', "", "nothing", "", "")]),
+        (
+            Carry(control_variates=True),
+            [
+                ("carry, control_variates = true", "down", "control_variate", "", "Gradient"),
+                ("carry, control_variates = true", "up", "control_variate", "", "Gradient"),
+            ],
+        ),
+        (
+            Carry(batch_norm="all"),
+            [('carry, batch_norm = "all"', "up", "model", "ModelState", "ModelWithoutBatchNorm")],
+        ),
+        (Clip(norm=1.0), [("clip, norm = 1.0", "up", "the figure clipped", "", "Scalars")]),
+    ],
+)
+def test_what_a_layer_changes_is_told_from_its_types(layer: Layer, rows: list[tuple[str, ...]]) -> None:
+    assert [astuple(change) for change in changes(layer.around(FedPE()))] == rows
 
 
 # ---------------------------------------------------------------------------------------------- what cannot be together
