@@ -163,7 +163,7 @@ def test_the_warning_goes_by_what_is_configured():
     plain, gc = FedGC(regulariser="none"), FedGC()
     assert warning(plain) is None
     assert "ClassEmbeddings" not in sends(plain)
-    assert "class embeddings" in (warning(gc) or "")
+    assert "ClassEmbeddings" in (warning(gc) or "")
     assert sends(gc) == ["ClassEmbeddings", "Count", "ModelState", "Scalars"]
     assert "Aliases" in sends(FedGC(link="secret"))
     assert sends(FedGC) == [
@@ -174,7 +174,7 @@ def test_the_warning_goes_by_what_is_configured():
         "Scalars",
     ]  # what it might, unconfigured
     assert warning(FedFace(strength=0.0)) is None
-    assert "class embeddings" in (warning(FedFace()) or "")
+    assert "ClassEmbeddings" in (warning(FedFace()) or "")
 
 
 @pytest.mark.parametrize(
