@@ -1,8 +1,10 @@
 """What a person sees: progress bars in a terminal, plain lines elsewhere, and tables."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -12,8 +14,19 @@ from personae.progress import Advance
 
 LINE_EVERY = 10.0  # seconds between plain lines
 
-output = Console(highlight=False)  # results
-messages = Console(stderr=True, highlight=False)  # everything else, so that results can be piped
+# Escape codes, and marks that turn the direction of what follows: a terminal would obey them.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Harmless(Console):
+    """Shows names of clients, files and people, and what machines say of themselves, and obeys none of it."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), **options)
+
+
+output = Harmless(highlight=False)  # results
+messages = Harmless(stderr=True, highlight=False)  # everything else, so that results can be piped
 
 
 def notify(line: str) -> None:
