@@ -57,6 +57,7 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     """
 
     name: ClassVar[str] = "fedgc"
+    secrets: ClassVar[frozenset[str]] = frozenset({"link"})
 
     # Reg: the softmax regulariser (Eq. 5) in the form of margin. cosine is the paper's FedCos, none its FedPE.
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"

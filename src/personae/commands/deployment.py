@@ -25,7 +25,7 @@ from personae.commands.options import (
     tell_what_leaves,
 )
 from personae.console import notify
-from personae.deployment.plan import Conditions
+from personae.deployment.plan import Conditions, largest_answer
 from personae.deployment.processes import require_flower
 from personae.errors import Interrupted
 from personae.experiment.config import load_experiment
@@ -50,7 +50,10 @@ def serve(
     coding: Annotated[
         str, typer.Option(help="How models travel: exact, fp16, bf16, delta-fp16, delta-bf16.")
     ] = "exact",
-    largest: Annotated[int, typer.Option(min=1, help="The largest answer in MiB.")] = 1024,
+    largest: Annotated[
+        int | None,
+        typer.Option(min=1, help="The largest answer in MiB. Default: 64 and four times the model."),
+    ] = None,
     app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -63,7 +66,8 @@ def serve(
     check_device(device)
     experiment = load_experiment(path, settings or [], variant)
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
-    conditions = Conditions(deadline=deadline, wait=wait, coding=coding, max_bytes=largest << 20, device=device)
+    most = largest_answer(experiment) if largest is None else largest << 20
+    conditions = Conditions(deadline=deadline, wait=wait, coding=coding, max_bytes=most, device=device)
     tell_what_leaves(experiment)
     if app_only:
         deployed.prepare(experiment, folder, list(enrolled(certs)), conditions, resume=resume)

@@ -147,6 +147,7 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     pools_faces: ClassVar[bool] = False  # True: a baseline that needs everybody's faces in one place
     aggregates: ClassVar[Aggregates] = "vectors"  # what `merge` makes of vectors: by any rule, their mean, or nothing
     figures: ClassVar[tuple[str, ...]] = ("loss",)  # what the `Scalars` of an update may be called; `a/*` is a pattern
+    secrets: ClassVar[frozenset[str]] = frozenset()  # settings of which files for readers hold a digest alone
     shows_others: ClassVar[bool] = False  # True: a baseline whose clients receive the class embeddings of others
     # Experiment files are validated against these dataclasses; a misspelt hyper-parameter must not pass.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from personae.deployment.job import Job
-from personae.files import write_text
+from personae.files import write_bytes, write_text
 
 PACKAGE = "personae_run"
 
@@ -82,7 +82,7 @@ def asked(path: str, *parts: bytes) -> bytes:
 def write_app(folder: Path, job: Job, out: Path) -> None:
     """The app of this run; at the server, the run is in the folder `out`."""
     project = _PROJECT.format(package=PACKAGE, out=json.dumps(str(out)), job=json.dumps(job.text()))
-    write_text(folder / "pyproject.toml", project)
+    write_bytes(folder / "pyproject.toml", project.encode(), private=True)  # an experiment may have secrets
     write_text(folder / PACKAGE / "__init__.py", "")
     write_text(folder / PACKAGE / "server.py", _SERVER)
     write_text(folder / PACKAGE / "client.py", _CLIENT)

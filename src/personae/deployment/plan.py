@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from personae.core.layout import Layout
 from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, refuse_references
-from personae.files import write_text
+from personae.files import write_bytes
 from personae.words import counted
 
 PLAN = "deployment.json"
@@ -21,6 +22,8 @@ SERVING = "serving.lock"  # and by the one that starts it, again and again
 DEADLINE = 600.0
 WAIT = 3600.0
 MAX_BYTES = 1 << 30
+CLASSES = 64 << 20  # bytes of an answer that are no model: class embeddings of 32,000 people, say
+MODELS = 4  # float32 vectors of the size of a model that an answer may hold, with what clients carry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,8 @@ class Plan:
 
     def write(self, out: Path) -> None:
         content = {"clients": self.clients, "job": asdict(self.job), "conditions": asdict(self.conditions)}
-        write_text(out / PLAN, json.dumps(content, indent=1) + "\n")
+        text = json.dumps(content, indent=1) + "\n"
+        write_bytes(out / PLAN, text.encode(), private=True)  # an experiment may have secrets
 
 
 def outcome(out: Path) -> dict[str, Any] | None:
@@ -95,6 +99,11 @@ def outcome(out: Path) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(path.read_text())
     return found
+
+
+def largest_answer(experiment: Experiment) -> int:
+    """Bytes that an answer of an honest client has room in."""
+    return CLASSES + MODELS * 4 * Layout.of(experiment.network.layout()).size
 
 
 def newcomers(experiment: Experiment, clients: Sequence[str]) -> frozenset[str]:

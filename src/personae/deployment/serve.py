@@ -28,7 +28,7 @@ from personae.experiment.config import Experiment
 from personae.experiment.rundir import RunDirectory, has_begun
 from personae.experiment.rundir import environment as surroundings
 from personae.experiment.sources import SYNTHETIC
-from personae.files import hold, lock, write_text
+from personae.files import hold, lock, private_folder, write_text
 from personae.progress import unheard
 
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
@@ -200,7 +200,7 @@ class _Link:
 def _superlink(out: Path, certs: Path) -> Iterator[_Link]:
     authority, certificate, key = (path.absolute() for path in needed(certs, "ca.crt", "server.crt", "server.key"))
     port, home = free_port(), out / "flower"
-    home.mkdir(exist_ok=True)
+    private_folder(home)
     connection = f'[superlink]\ndefault = "personae"\n\n[superlink.personae]\naddress = "127.0.0.1:{port}"\n'
     (home / "config.toml").write_text(connection + f"root-certificates = {json.dumps(str(authority))}\n")
     command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port), "--enable-supernode-auth"]

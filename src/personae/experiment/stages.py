@@ -15,6 +15,7 @@ from personae.core.layer import Layer, layered
 from personae.core.selection import Everybody, Selection
 from personae.core.stage import Stage, StageOptions
 from personae.errors import ConfigError
+from personae.experiment.concealed import concealed
 from personae.experiment.explain import called, explain, nearest
 from personae.layers import LAYERS
 from personae.parts.terms import TERMS, Term
@@ -44,8 +45,11 @@ class StageSection(StageOptions):
 
     def resolved(self) -> dict[str, Any]:
         """What is chosen by name, with every setting, given or by default, as plain data."""
+        algorithm = _plain(self._algorithm())
+        for secret in self._algorithm().secrets:
+            algorithm[secret] = algorithm[secret] and concealed(algorithm[secret])
         chosen = {
-            "algorithm": _plain(self._algorithm()),
+            "algorithm": algorithm,
             "selection": _plain(self._selection()),
             "aggregation": _plain(self._aggregation()),
         }

@@ -1,5 +1,6 @@
 """What a deployment is made of, without any of Flower's processes."""
 
+import json
 import os
 import signal
 import stat
@@ -24,7 +25,7 @@ from personae.deployment.certs import enrolled, make_certificates, needed, publi
 from personae.deployment.gate import Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
-from personae.deployment.plan import Conditions, Plan
+from personae.deployment.plan import Conditions, Plan, largest_answer
 from personae.deployment.processes import QUIET, end_leftovers, environment, free_port, start, stop
 from personae.deployment.serve import _alone, prepare, serve
 from personae.errors import ConfigError, DataError
@@ -35,6 +36,8 @@ from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
 from personae.experiment.rundir import RunDirectory
 from personae.runtime.checkpoint import LATEST
+
+SECRET = "nobody-knows-this"
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -183,6 +186,30 @@ def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None
         Plan.read(tmp_path)
     with pytest.raises(ConfigError, match="deadline"):
         Conditions(deadline=0)
+
+
+def test_a_secret_of_the_experiment_stands_in_no_file_that_is_there_to_be_read(tmp_path: Path) -> None:
+    """Over a network clients get it with the run, and so it is in files for their owner alone."""
+    linked = experiment(stages=[{"name": "train", "rounds": 1, "algorithm": {"name": "fedgc", "link": SECRET}}])
+    prepare(linked, tmp_path / "run", ["ann", "bob"], Conditions(), resume=False)
+    holding = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and SECRET in path.read_text()]
+    assert {path.name for path in holding} == {"deployment.json", "pyproject.toml"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    shown = config["stages"][0]["algorithm"]["link"]
+    assert shown.startswith("scrypt:")
+    # What was read back is the same experiment, and one with another secret is not.
+    assert json.loads(json.dumps(parse_experiment(config, "config.json").resolved())) == config
+    RunDirectory.reopen(tmp_path / "run", linked.resolved()).close()
+    other = experiment(stages=[{"name": "train", "rounds": 1, "algorithm": {"name": "fedgc", "link": "another"}}])
+    with pytest.raises(ConfigError, match=r"another experiment \(stages\.train\.algorithm\.link was"):
+        RunDirectory.reopen(tmp_path / "run", other.resolved())
+
+
+def test_what_an_answer_may_hold_follows_from_the_network() -> None:
+    small = experiment()
+    weights = sum(entry.numel() for entry in small.network.layout().parameters())
+    assert (64 << 20) + 16 * weights <= largest_answer(small) < (64 << 20) + 32 * weights
 
 
 def test_what_cannot_run_over_a_network_is_refused_before_it_starts() -> None:
