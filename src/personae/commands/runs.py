@@ -27,7 +27,7 @@ from personae.commands.options import (
     tell_what_leaves,
 )
 from personae.console import notify
-from personae.errors import Interrupted, OutOfTime
+from personae.errors import ConfigError, Interrupted, OutOfTime
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.forecast import forecast
@@ -51,18 +51,27 @@ class Scale(StrEnum):
 
 @app.command()
 def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="With fewer people and rounds: less than a minute.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All five systems, a row each: several minutes more.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
     ] = False,
     workers: Workers = None,
 ) -> None:
-    """Pre-train, federate and compare on synthetic faces; nothing is needed but a few minutes."""
-    experiment = load_experiment("demo")
-    usual = Path("runs/demo")
+    """Compare training alone, together and on pooled faces; nothing is needed but four minutes."""
+    if quick and every:
+        raise ConfigError("--quick and --all are two demos; choose one")
+    name, option, following = "demo", "", "personae demo --all"
+    if quick:
+        name, option, following = "demo-quick", "--quick ", "personae demo"
+    elif every:
+        name, option, following = "demo-all", "--all ", "personae recipes"
+    usual = Path("runs") / name
     folder = out or (usual if resume else _free(usual))
-    execution = execution_of(workers=workers)
-    _execute(experiment, folder, execution, resume=resume, hint=f"personae demo --out {folder} --resume")
+    hint = f"personae demo {option}--out {folder} --resume"
+    page = _execute(load_experiment(name), folder, execution_of(workers=workers), resume=resume, hint=hint)
+    screen.demo(folder, page, following)
 
 
 @app.command()
@@ -99,7 +108,8 @@ def run(
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     hint += options_of(handling)
-    _execute(experiment, folder, execution, resume=resume, as_json=as_json, hint=hint)
+    page = _execute(experiment, folder, execution, resume=resume, hint=hint)
+    screen.models(folder, page, as_json)
 
 
 @app.command(name="reproduce")
@@ -153,13 +163,11 @@ def report(
     screen.models(path, write_report(path), as_json)
 
 
-def _execute(
-    experiment: Experiment, out: Path, execution: Execution, *, resume: bool, as_json: bool = False, hint: str
-) -> None:
+def _execute(experiment: Experiment, out: Path, execution: Execution, *, resume: bool, hint: str) -> Path:
+    """Run it, and say where its report is."""
     tell_what_leaves(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
-        result = run_with_report(experiment, out, execution, resume=resume)
-        screen.models(out, result.report, as_json)
+        return run_with_report(experiment, out, execution, resume=resume).report
 
 
 def _free(wanted: Path) -> Path:

@@ -108,7 +108,7 @@ class ClientHost:
         if self.federation.stage(request.stage).algorithm.personalizes:
             embedder = self.personal(request)
             personal = self.federation.evaluator(embedder, faces)
-            if self.federation.benchmarks:
+            if self.federation.benchmarks and request.round:  # before that nobody has trained
                 personal |= self.federation.benchmarks(embedder)
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}

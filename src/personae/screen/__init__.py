@@ -1,6 +1,7 @@
 """Results for a person, as tables, or for a script, as JSON."""
 
 from personae.screen.about import algorithm, algorithms, disclosure, findings, layer, layers
+from personae.screen.demo import demo
 from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
 from personae.screen.results import comparison
@@ -14,6 +15,7 @@ __all__ = [
     "benchmarks",
     "clusters",
     "comparison",
+    "demo",
     "disclosure",
     "enrolled",
     "exported",

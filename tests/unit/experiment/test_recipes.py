@@ -38,7 +38,7 @@ def test_every_recipe_is_listed_with_a_line_of_its_own(personae: Personae) -> No
         assert text.endswith("."), name
         assert told[name] == text
         assert any(line.split()[:1] == [name] for line in ended.stdout.splitlines()), name
-    assert list(recipes())[:2] == ["demo", "quick"]
+    assert list(recipes())[:4] == ["demo", "demo-all", "demo-quick", "quick"]
 
 
 @pytest.mark.parametrize("name", recipes())
