@@ -55,6 +55,7 @@ __all__ = [  # noqa: F405 - see `__getattr__`
     "Local",
     "LocalSGD",
     "LocalState",
+    "LocalStep",
     "Margin",
     "Match",
     "Message",

@@ -53,6 +53,7 @@ from personae.models import Network, load_weights
 from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
+from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
 from personae.parts.meta import MetaSGD
 from personae.parts.terms import EmbeddingRegularisation, Proximal, Term
@@ -119,6 +120,7 @@ __all__ = [
     "Local",
     "LocalSGD",
     "LocalState",
+    "LocalStep",
     "Margin",
     "Match",
     "Message",
