@@ -22,6 +22,7 @@ BELOW = {
     "data": set(),
     "runtime": {"core", "parts"},
     "report": {"core", "data", "evaluation"},
+    "tracking": {"core"},
     "experiment": {
         "aggregation",
         "algorithms",
@@ -35,8 +36,9 @@ BELOW = {
         "report",
         "runtime",
         "selection",
+        "tracking",
     },
-    "deployment": {"core", "data", "experiment", "privacy", "runtime"},
+    "deployment": {"core", "data", "experiment", "privacy", "runtime", "tracking"},
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "recipes": set(),  # experiments, no code
     "screen": {
@@ -71,6 +73,7 @@ BELOW = {
         "reproduce",
         "runtime",
         "screen",
+        "tracking",
     },
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }

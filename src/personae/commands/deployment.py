@@ -17,6 +17,7 @@ from personae.commands.options import (
     Missed,
     Settings,
     SkipUnreadable,
+    Track,
     Unlabelled,
     Variant,
     check_device,
@@ -31,6 +32,7 @@ from personae.errors import Interrupted
 from personae.experiment.config import load_experiment
 from personae.experiment.materials import Materials
 from personae.report.html import write_report
+from personae.tracking import trackers
 
 app = typer.Typer()
 
@@ -56,6 +58,7 @@ def serve(
     ] = None,
     app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
     device: Device = "cpu",
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment over a network, with the clients that join."""
@@ -67,7 +70,11 @@ def serve(
     experiment = load_experiment(path, settings or [], variant)
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
     most = largest_answer(experiment) if largest is None else largest << 20
-    conditions = Conditions(deadline=deadline, wait=wait, coding=coding, max_bytes=most, device=device)
+    followed = (*experiment.tracking.trackers, *(track or ()))
+    trackers(followed)  # whether all of them are there
+    conditions = Conditions(
+        deadline=deadline, wait=wait, coding=coding, max_bytes=most, device=device, trackers=followed
+    )
     tell_what_leaves(experiment)
     if app_only:
         deployed.prepare(experiment, folder, list(enrolled(certs)), conditions, resume=resume)

@@ -40,6 +40,10 @@ Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Clients that train at the same time: one process per core, or 8 on a GPU."),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help="Also send figures to tensorboard or mlflow; repeatable."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Without = Annotated[
     list[str] | None,
@@ -199,7 +203,12 @@ Resamples = Annotated[
 ]
 
 
-def execution_of(device: str = "cpu", workers: int | None = None, without: Sequence[str] | None = None) -> Execution:
+def execution_of(
+    device: str = "cpu",
+    workers: int | None = None,
+    without: Sequence[str] | None = None,
+    trackers: Sequence[str] | None = None,
+) -> Execution:
     """What this machine gives, with everything told on screen."""
     check_device(device)
     return Execution(
@@ -208,6 +217,7 @@ def execution_of(device: str = "cpu", workers: int | None = None, without: Seque
         acceleration=Acceleration().without(without or []),
         progress=meter,
         notify=notify,
+        trackers=tuple(trackers or ()),
     )
 
 

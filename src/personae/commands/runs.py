@@ -18,6 +18,7 @@ from personae.commands.options import (
     Missed,
     Settings,
     SkipUnreadable,
+    Track,
     Variant,
     Without,
     Workers,
@@ -58,6 +59,7 @@ def demo(
         bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
     ] = False,
     workers: Workers = None,
+    track: Track = None,
 ) -> None:
     """Compare training alone, together and on pooled faces; nothing is needed but four minutes."""
     if quick and every:
@@ -69,8 +71,9 @@ def demo(
         name, option, following = "demo-all", "--all ", "personae recipes"
     usual = Path("runs") / name
     folder = out or (usual if resume else _free(usual))
-    hint = f"personae demo {option}--out {folder} --resume"
-    page = _execute(load_experiment(name), folder, execution_of(workers=workers), resume=resume, hint=hint)
+    hint = f"personae demo {option}--out {folder} --resume" + "".join(f" --track {name}" for name in track or [])
+    execution = execution_of(workers=workers, trackers=track)
+    page = _execute(load_experiment(name), folder, execution, resume=resume, hint=hint)
     screen.demo(folder, page, following)
 
 
@@ -94,10 +97,11 @@ def run(
     workers: Workers = None,
     device: Device = "cpu",
     without: Without = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment."""
-    execution = execution_of(device, workers, without)
+    execution = execution_of(device, workers, without, track)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:
@@ -107,6 +111,7 @@ def run(
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
+    hint += "".join(f" --track {name}" for name in track or [])
     hint += options_of(handling)
     page = _execute(experiment, folder, execution, resume=resume, hint=hint)
     screen.models(folder, page, as_json)

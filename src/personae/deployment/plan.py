@@ -35,6 +35,7 @@ class Conditions:
     coding: str = "exact"
     max_bytes: int = MAX_BYTES  # what one answer may hold
     device: str = "cpu"  # of the server's own work
+    trackers: tuple[str, ...] = ()  # where the server's figures go besides the run's folder
 
     def __post_init__(self) -> None:
         if self.deadline <= 0 or self.wait < 0 or self.max_bytes < 1:
@@ -68,7 +69,9 @@ class Plan:
             return cls(
                 clients=tuple(content["clients"]),
                 job=Job(**content["job"]),
-                conditions=Conditions(**content["conditions"]),
+                conditions=Conditions(
+                    **{**content["conditions"], "trackers": tuple(content["conditions"].get("trackers", ()))}
+                ),
             )
         except FileNotFoundError as error:
             raise ConfigError(f"{out}: no run over a network was begun here; choose another --out") from error

@@ -17,6 +17,7 @@ from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
 from personae.runtime.federation import ClientFaces
 from personae.runtime.flower import Grid, GridTransport
+from personae.tracking import trackers, tracking
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,19 @@ def conduct(grid: Grid, out: Path) -> None:
         )
         for name in transport.gather(plan.clients, conditions.wait):
             execution.notify(f"{name} has not connected; the run goes on without it until it does")
-        engine_of(
-            experiment,
-            federation,
-            transport,
-            run,
-            _digest(plan, materials),
-            execution,
-            benchmarks=materials.heldout_benchmarks(),
-            public=materials.public.samples() if materials.public else None,
-            coding=coding,
-        ).run()
+        with tracking(trackers(conditions.trackers), out, experiment.name, execution.notify) as track:
+            engine_of(
+                experiment,
+                federation,
+                transport,
+                run,
+                _digest(plan, materials),
+                execution,
+                benchmarks=materials.heldout_benchmarks(),
+                public=materials.public.samples() if materials.public else None,
+                coding=coding,
+                listeners=(track,),
+            ).run()
     finally:
         run.close()
 

@@ -14,7 +14,6 @@ from personae.experiment.evaluator import evaluator_of, figures_of
 from personae.experiment.execution import Execution
 from personae.experiment.rundir import RunDirectory
 from personae.models import load_weights
-from personae.progress import unheard
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.engine import Benchmark, Engine
@@ -66,7 +65,7 @@ def engine_of(
     public: Samples | None = None,
     pooled: Callable[[Sequence[str]], Samples] | None = None,
     coding: Coding = EXACT,
-    listen: Callable[[Event], None] = unheard,
+    listeners: Sequence[Callable[[Event], None]] = (),
 ) -> Engine:
     """The engine of a run, over any transport. `pooled` gives faces of clients, where these are here."""
     return Engine(
@@ -87,7 +86,7 @@ def engine_of(
         threads=experiment.threads,
         progress=execution.progress,
         notify=execution.notify,
-        listen=listen,
+        listeners=listeners,
     )
 
 

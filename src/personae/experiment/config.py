@@ -46,6 +46,12 @@ class Evaluation(Section):
         return self
 
 
+class Tracking(Section):
+    """Where figures go besides the run's own folder. It changes no result and is no part of what a run records."""
+
+    trackers: tuple[str, ...] = ()  # tensorboard, mlflow, or one of another package
+
+
 class Experiment(Section):
     """Everything that determines a result."""
 
@@ -59,6 +65,7 @@ class Experiment(Section):
     stages: tuple[StageSection, ...]
     evaluation: Evaluation = Evaluation()
     firewall: Firewall = Field(default_factory=Firewall)
+    tracking: Tracking = Tracking()
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:
@@ -92,8 +99,8 @@ class Experiment(Section):
         return unlabelled_sides(parts, self.partition)
 
     def resolved(self) -> dict[str, Any]:
-        """Every value, given or by default, as plain data."""
-        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        """Every value that a result depends on, given or by default, as plain data."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json(exclude={"tracking"}))
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()
         return plain

@@ -17,3 +17,4 @@ class Execution:
     cache: Path | None = None  # for faces that are decoded or rendered; by default that of this user
     progress: Progress = silent
     notify: Notify = unheard
+    trackers: tuple[str, ...] = ()  # where figures go besides the run's folder, by name

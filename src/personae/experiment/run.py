@@ -23,6 +23,8 @@ from personae.runtime.engine import Engine
 from personae.runtime.inprocess import local_transport
 from personae.runtime.public import SharedFaces
 from personae.runtime.store import inherit
+from personae.tracking import trackers as trackers_called
+from personae.tracking import tracking
 
 
 def run_experiment(
@@ -37,12 +39,14 @@ def run_experiment(
     callbacks: Sequence[Callback] = (),
     progress: bool | Progress = False,
     notify: Callable[[str], None] | None = None,
+    trackers: Sequence[str] = (),
 ) -> RunResult:
     """Run an experiment, or the one in this file or recipe, in the folder `out`; gives figures, models and report.
 
     With `resume` a run goes on after its last completed round; where there is none yet, it begins.
     Each of the `callbacks` gets every event of a round once that is safely on disk, and may raise `StopRun`.
     `progress`: True shows it, with whatever there is to `notify`, as the command line does.
+    `trackers` get its figures, besides those that the experiment names (`docs/howto/tracking.md`).
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
@@ -57,6 +61,7 @@ def run_experiment(
         cache=None if cache is None else Path(cache),
         progress=progress,
         notify=notify or unheard,
+        trackers=tuple(trackers),
     )
     return run_with_report(experiment, Path(out), execution, resume=resume, callbacks=callbacks)
 
@@ -91,6 +96,7 @@ def conduct(
     execution = execution or Execution()
     workers, device, speed = execution.workers, execution.device, execution.acceleration
     experiment.require_private()
+    followed = trackers_called((*experiment.tracking.trackers, *execution.trackers))
     config, recipe = experiment.resolved(), experiment.recipe
     initial_weights(experiment, speed)  # if they cannot be read, no folder is begun
     where = environment(device, workers, speed)
@@ -111,21 +117,22 @@ def conduct(
             public.clear()  # what a run that was killed may have left behind half written
         transport = local_transport(federation, workers, device, execution.notify)
         try:
-            engine = engine_of(
-                experiment,
-                federation,
-                transport,
-                run,
-                materials.digest(),
-                execution,
-                benchmarks=materials.benchmarks(),
-                public=public.samples if public else None,
-                pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
-                listen=listen,
-            )
-            if begin is not None and engine.checkpoints.latest() is None:
-                _inherit(engine, begin, out)
-            engine.run()
+            with tracking(followed, out, experiment.name, execution.notify) as track:
+                engine = engine_of(
+                    experiment,
+                    federation,
+                    transport,
+                    run,
+                    materials.digest(),
+                    execution,
+                    benchmarks=materials.benchmarks(),
+                    public=public.samples if public else None,
+                    pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
+                    listeners=(track, listen),
+                )
+                if begin is not None and engine.checkpoints.latest() is None:
+                    _inherit(engine, begin, out)
+                engine.run()
         finally:
             transport.close()
             if public:

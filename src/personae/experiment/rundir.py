@@ -36,7 +36,7 @@ LOCK = ".lock"
 VERSIONS = ("personae", "python", "torch", "numpy")  # of the environment: what figures may depend on
 OWN = {  # what a run puts into its folder before it has completed a round
     *("config.json", "environment.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "timing.jsonl", LOCK),
-    *("checkpoints", "private", "models", "evaluation", "public", "scratch"),
+    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking"),
 }
 
 

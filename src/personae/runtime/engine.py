@@ -87,7 +87,7 @@ class Engine:
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
-    listen: Callable[[Event], None] = unheard  # gets each event once its round is safely on disk
+    listeners: Sequence[Callable[[Event], None]] = ()  # each gets the events of a round once that is safely on disk
 
     def run(self) -> None:
         """From the beginning, or from after the last completed round."""
@@ -264,10 +264,11 @@ class _Walk:
         self.events.append(event)
 
     def _publish(self) -> None:
-        """Whoever listens may end the run: nothing of it is lost any more."""
+        """Whoever listens may end the run: nothing of it is lost any more, nor for those who come before."""
         events, self.events = self.events, []
-        for event in events:
-            self.engine.listen(event)
+        for listen in self.engine.listeners:
+            for event in events:
+                listen(event)
 
     def _enter(self, exchange: Exchange) -> None:
         for entry in exchange.ledger():
