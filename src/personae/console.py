@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from personae.progress import Advance
@@ -40,48 +40,64 @@ def meter(description: str, total: int, unit: str) -> Iterator[Advance]:
         yield advance
 
 
-class _Rate(ProgressColumn):
+class _Done(ProgressColumn):
+    """How much is done and how fast, where nothing better is said."""
+
     def render(self, task: Task) -> Text:
+        if task.fields["now"]:
+            return Text(task.fields["now"])
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{_round(speed)} {task.fields['unit']}/s")
+        rate = "" if speed is None else f" {_round(speed)} {task.fields['unit']}/s"
+        return Text(f"{task.completed:.0f}/{task.total or 0:.0f}{rate}")
 
 
 @contextmanager
 def _bar(description: str, total: int, unit: str) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        _Rate(),
-        TimeElapsedColumn(),
+        BarColumn(bar_width=20),
+        _Done(),
+        TimeRemainingColumn(compact=True),
         TextColumn("left"),
-        TimeRemainingColumn(),
     )
     with Progress(*columns, console=messages) as progress:
-        task = progress.add_task(description, total=total, unit=unit)
-        yield lambda count: progress.advance(task, count)
+        task = progress.add_task(description, total=total, unit=unit, now="")
+
+        def advance(count: int, now: str = "") -> None:
+            progress.update(task, advance=count, now=now or progress.tasks[0].fields["now"])
+
+        yield advance
 
 
 @contextmanager
 def _lines(description: str, total: int, unit: str) -> Iterator[Advance]:
     began = spoken = time.monotonic()
-    done = 0
+    done, going_on = 0, ""
 
-    def line(now: float) -> str:
-        rate = done / max(now - began, 1e-9)
-        left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
+    def line(at: float) -> str:
+        rate = done / max(at - began, 1e-9)
+        left = f", {duration((total - done) / rate)} left" if 0 < done < total else ""
+        if going_on:
+            return f"{description}, {going_on}{left or f', {duration(at - began)}'}"
         return f"{description}: {done}/{total} {unit}, {_round(rate)} {unit}/s{left}"
 
-    def advance(count: int) -> None:
-        nonlocal done, spoken
-        done += count
-        now = time.monotonic()
-        if now - spoken >= LINE_EVERY and done < total:
-            spoken = now
-            messages.print(line(now), markup=False, soft_wrap=True)
+    def advance(count: int, now: str = "") -> None:
+        nonlocal done, spoken, going_on
+        done, going_on = done + count, now or going_on
+        at = time.monotonic()
+        if at - spoken >= LINE_EVERY and done < total:
+            spoken = at
+            messages.print(line(at), markup=False, soft_wrap=True)
 
     yield advance
     messages.print(line(time.monotonic()), markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `5 min`, `2.5 h`: as exact as a guess can be."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _round(rate: float) -> str:

@@ -4,13 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-Advance = Callable[[int], None]
 Notify = Callable[[str], None]
 """Takes a line that a person should see."""
 
 
+class Advance(Protocol):
+    """Takes the units of work just done, and where there is more to say, what is going on now in a few words."""
+
+    def __call__(self, count: int, now: str = "", /) -> None: ...
+
+
 class Progress(Protocol):
-    """Opens a meter for `total` units of work; the function it gives is called with the units just done."""
+    """Opens a meter for `total` units of work."""
 
     def __call__(self, description: str, total: int, unit: str) -> AbstractContextManager[Advance]: ...
 
@@ -25,5 +30,5 @@ def unheard(word: object) -> None:
     """What becomes of a notice or an event that nobody waits for."""
 
 
-def _ignore(count: int) -> None:
+def _ignore(count: int, now: str = "") -> None:
     """What was done is not told."""

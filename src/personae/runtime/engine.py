@@ -143,10 +143,13 @@ class _Walk:
         if stage.algorithm.federated:
             eligible = len(self._eligible(stage))
             unit, work = "clients", sum(stage.selection.count(eligible, each, stage.rounds) for each in rounds)
-        with self.engine.progress(stage.title, work, unit) as advance:
+        recipe = self.engine.federation.recipe
+        place = f"stage {recipe.index(stage) + 1} of {len(recipe)}, {stage.title}"
+        with self.engine.progress(place, work, unit) as advance:
             if first == 1 and (stage.evaluate_every or self.before[stage.name] is None):
                 self._evaluate_start(stage, state)
             for round_ in rounds:
+                advance(0, _going_on(stage, round_, figures))
                 began = time.monotonic()
                 state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
@@ -157,6 +160,7 @@ class _Walk:
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
                 kept = evaluated if round_ == stage.rounds else state
                 self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
+                advance(0, _going_on(stage, round_, figures))
                 self._publish()
 
     def _round(
@@ -295,3 +299,9 @@ class _Walk:
                 clients=shown if any(shown.values()) else {},
             )
         )
+
+
+def _going_on(stage: Stage, round_: int, figures: Mapping[str, float]) -> str:
+    """For people who wait: the round, and the loss that was reported last."""
+    loss = f", loss {figures['loss']:.3g}" if "loss" in figures else ""
+    return f"round {round_} of {stage.rounds}{loss}"
