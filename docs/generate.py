@@ -21,7 +21,7 @@ from personae.aggregation import AGGREGATIONS, PREPARATIONS
 from personae.algorithms import ALGORITHMS
 from personae.cli import app
 from personae.data import PartitionPlan
-from personae.experiment.config import Evaluation, Experiment
+from personae.experiment.config import Evaluation, Experiment, Tracking
 from personae.experiment.parameters import Parameter, first_line, parameters
 from personae.experiment.sources import Source
 from personae.experiment.stages import StageSection
@@ -65,6 +65,7 @@ SECTIONS: Mapping[str, tuple[str, type, str]] = {  # heading: (table, class, wor
     "Network": ("[network]", Network, "[Networks](../howto/networks.md) has the architectures."),
     "Evaluation": ("[evaluation]", Evaluation, "[Evaluation](../concepts/evaluation.md) explains the figures."),
     "Firewall": ("[firewall]", Firewall, "Which updates the server refuses."),
+    "Tracking": ("[tracking]", Tracking, "[Track a run](../howto/tracking.md) has the trackers."),
     "Stages": ("[[stages]]", StageSection, "A stage is an algorithm run for some rounds. There is one table for each."),
 }
 PARTS: Mapping[str, tuple[str, Mapping[str, type[Any]]]] = {

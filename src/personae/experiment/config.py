@@ -65,7 +65,7 @@ class Experiment(Section):
     stages: tuple[StageSection, ...]
     evaluation: Evaluation = Evaluation()
     firewall: Firewall = Field(default_factory=Firewall)
-    tracking: Tracking = Tracking()
+    tracking: Tracking = Tracking()  # where figures go besides the run's own folder
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:
