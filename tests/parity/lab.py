@@ -23,6 +23,7 @@ from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import SameProcess
+from personae.runtime.seal import sealed, unsealed
 from personae.runtime.transport import Answer, Failure, Request
 
 PERSONAE = [sys.executable, "-c", "from personae.__main__ import main; main()"]
@@ -192,7 +193,7 @@ class Lab(Processes):
         assert self.records("ledger") == self.records("ledger", alone)
         for client in clients:
             (kept,) = (self.home(client) / "runs").iterdir()
-            assert _files(kept / client) == _files(alone / "private" / client)
+            assert kept_states(kept / client) == kept_states(alone / "private" / client)
 
 
 class Losing(SameProcess):
@@ -225,6 +226,12 @@ def lab(folder: Path, text: str) -> Iterator[Lab]:
 
 def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def kept_states(folder: Path) -> dict[str, bytes]:
+    """What a client keeps, to the bit, but for the name of the run that it is of."""
+    states = {path: unsealed(path.read_bytes()) for path in folder.rglob("*.safetensors")}
+    return {str(path.relative_to(folder)): sealed(packet, of | {"run": ""}) for path, (packet, of) in states.items()}
 
 
 def _descendants(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import kept_states
 
 from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from personae.deployment.desk import Desk
@@ -125,7 +126,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     for name in names[:-1]:  # the last one is new: it is evaluated and keeps nothing
         (kept,) = (tmp_path / "homes" / name / "runs").iterdir()
         assert kept.name == Plan.read(out).job.run
-        assert files(kept / name) == files(tmp_path / "alone" / "private" / name)
+        assert kept_states(kept / name) == kept_states(tmp_path / "alone" / "private" / name)
 
 
 def personal(out: Path) -> list[dict[str, Any]]:
