@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from personae.core.holdings import ClientFaces
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
-from personae.runtime.federation import ClientFaces
 from toys import Crowd, Faces, random_faces
 
 LR, MOMENTUM, DECAY, SCALE, MARGIN = 0.1, 0.9, 0.01, 8.0, 0.3

@@ -16,6 +16,7 @@ from personae.algorithms.fedpe import Down, Private, Up
 from personae.core.algorithm import AnyAlgorithm, Client
 from personae.core.embedder import Embedder, embed
 from personae.core.events import Entry
+from personae.core.holdings import ClientFaces
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.stage import Recipe, Stage
 from personae.errors import Diverged
@@ -24,7 +25,7 @@ from personae.parts.local_sgd import LocalSGD
 from personae.parts.meta import MetaSGD
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.engine import Benchmark, Engine, Journal
-from personae.runtime.federation import ClientFaces, Federation, NetworkPlan
+from personae.runtime.federation import Federation, NetworkPlan
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.problems import PROBLEMS

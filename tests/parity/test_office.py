@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from fake import FakeGrid, as_a_server, generated
 from personae.cli import app
 from personae.core.embedder import Embedder, embed
+from personae.core.holdings import ClientFaces
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import Conditions, Plan
@@ -32,7 +33,7 @@ from personae.experiment.faces import deal, own_faces
 from personae.experiment.home import own_run
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
-from personae.runtime.federation import ClientFaces, Evaluator
+from personae.runtime.federation import Evaluator
 from personae.runtime.inprocess import torch_threads
 
 OFFICES = ("Berlin", "Oslo", "Paris")

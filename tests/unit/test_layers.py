@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import personae
+from imports import PACKAGE, imported
 
-PACKAGE = Path(personae.__file__).parent
 EVERYWHERE = {"errors", "files", "interrupts", "progress", "version", "words"}
 BELOW = {
     "core": set(),
@@ -19,7 +19,7 @@ BELOW = {
     "selection": {"core"},
     "aggregation": {"core"},
     "privacy": {"core"},
-    "data": set(),
+    "data": {"core"},
     "runtime": {"core", "parts"},
     "report": {"core", "data", "evaluation"},
     "tracking": {"core"},
@@ -77,25 +77,19 @@ BELOW = {
     },
     "reproduce": {"core", "data", "evaluation", "experiment", "parts", "privacy", "report", "runtime"},
 }
-BY_INTENT = {("data/clients.py", "runtime"), ("experiment/run.py", "console")}
+BY_INTENT = {("experiment/run.py", "console")}  # progress, if Python code asks for it
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of the package that a file imports from."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("personae."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("personae.")}
-    return found
+def parts_of(names: set[str]) -> set[str]:
+    """The parts of the package among imported modules."""
+    return {name.split(".")[1] for name in names if name.startswith("personae.")}
 
 
 @pytest.mark.parametrize("layer", BELOW)
 def test_an_import_goes_downwards(layer: str) -> None:
     for path in (PACKAGE / layer).rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
-        upwards = imported(path) - BELOW[layer] - EVERYWHERE - {layer}
+        upwards = parts_of(imported(path)) - BELOW[layer] - EVERYWHERE - {layer}
         assert {(name, part) for part in upwards} <= BY_INTENT, name
 
 
@@ -106,20 +100,69 @@ def test_every_part_of_the_package_has_its_layer() -> None:
 
 def test_no_file_loads_pickles_or_evaluates_code() -> None:
     for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        assert "pickle" not in imported_modules(tree), path
-        called = {
-            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
+        assert "pickle" not in imported(path), path
+        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        called = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
         assert not called & {"eval", "exec"}, path
 
 
 def test_two_files_import_flower() -> None:
-    modules = {path: imported_modules(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py")}
-    users = {path for path, names in modules.items() if any(name.split(".")[0] == "flwr" for name in names)}
+    users = {path for path in PACKAGE.rglob("*.py") if "flwr" in {name.split(".")[0] for name in imported(path)}}
     assert users == {PACKAGE / "runtime" / "flower.py", PACKAGE / "runtime" / "pulling.py"}
 
 
-def imported_modules(tree: ast.Module) -> set[str]:
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    return names | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+def test_what_is_imported_everywhere_imports_nothing_of_the_rest() -> None:
+    for name in EVERYWHERE:
+        assert parts_of(imported(PACKAGE / f"{name}.py")) <= EVERYWHERE, name
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import personae.runtime.engine", "personae.runtime.engine"),
+        ("import personae.runtime as r", "personae.runtime"),
+        ("from personae.runtime import engine", "personae.runtime.engine"),
+        ("from personae.runtime.engine import Engine", "personae.runtime.engine"),
+        ("from personae import runtime", "personae.runtime"),
+        ("from personae import Engine", "personae.api.Engine"),
+        ("from . import partition", "personae.data.partition"),
+        ("from .faces import FaceSet", "personae.data.faces"),
+        ("from .. import runtime", "personae.runtime"),
+        ("from ..runtime.engine import Engine", "personae.runtime.engine"),
+        ("def f():\n    from personae.runtime import engine", "personae.runtime.engine"),
+        ("if TYPE_CHECKING:\n    import personae.runtime.engine", "personae.runtime.engine"),
+        ('importlib.import_module("personae.runtime.engine")', "personae.runtime.engine"),
+        ('import_module("..runtime.engine", __package__)', "personae.runtime.engine"),
+        ('__import__("personae.runtime.engine")', "personae.runtime.engine"),
+    ],
+)
+def test_every_form_of_import_is_seen(tmp_path: Path, line: str, found: str) -> None:
+    root = tmp_path / "personae"
+    for module in ("api.py", "data/faces.py", "data/partition.py", "runtime/engine.py"):
+        (root / module).parent.mkdir(parents=True, exist_ok=True)
+        (root / module).touch()
+    (root / "data" / "new.py").write_text(line + "\n")
+    assert imported(root / "data" / "new.py", root) == {found}
+
+
+THROUGH = {"commands": {"cli"}}  # what a folder's tests may call instead: it assembles the commands
+NOT_MIRRORED = {
+    "data/test_hostile.py": "a process of its own opens the files",
+    "models/test_flops.py": "benchmarks/ counts the operations of networks",
+}
+
+
+def test_unit_tests_mirror_the_source() -> None:
+    unit = Path(__file__).parent
+    for path in sorted(unit.glob("*/**/test_*.py")):
+        name = path.relative_to(unit).as_posix()
+        folder = name.split("/")[0]
+        assert folder in BELOW, name
+        tested = parts_of({defined(module) for module in imported(path)})
+        assert bool(tested & {folder, *THROUGH.get(folder, set())}) != (name in NOT_MIRRORED), name
+
+
+def defined(module: str) -> str:
+    """Where a public name comes from; of any other module, that itself."""
+    public = getattr(personae, module.removeprefix("personae.api."), None) if "personae.api." in module else None
+    return str(getattr(public, "__module__", module))

@@ -93,7 +93,7 @@ def test_a_frame_has_a_row_for_each_figure(run: RunResult, monkeypatch: pytest.M
     assert rows == [asdict(figure) for figure in run.figures]
     assert columns == ["stage", "round", "client", "metric", "value"]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install pandas"):
+    with pytest.raises(ConfigError, match=r"pip install 'personae\[pandas\]'"):
         run.frame()
 
 

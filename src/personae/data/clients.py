@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from personae.core.holdings import ClientFaces
 from personae.data.faces import FaceSamples, FaceSet, Rows
 from personae.data.holdings import Partition, Split
-from personae.runtime.federation import ClientFaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Strangers(FaceSamples):
 
 @dataclass(frozen=True, eq=False)
 class PartitionedFaces:
-    """`personae.runtime.federation.Holdings` over one face set."""
+    """`personae.core.holdings.Holdings` over one face set."""
 
     faces: FaceSet
     partition: Partition

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from personae.core.holdings import ClientFaces
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
 from personae.experiment.assembly import engine_of, federation_of
@@ -15,14 +16,13 @@ from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
-from personae.runtime.federation import ClientFaces
 from personae.runtime.flower import Grid, GridTransport
 from personae.tracking import trackers, tracking
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Faces that are elsewhere: `personae.runtime.federation.Holdings` of a server."""
+    """Faces that are elsewhere: `personae.core.holdings.Holdings` of a server."""
 
     clients: tuple[str, ...]
     newcomers: frozenset[str]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from personae.core.acceleration import Acceleration
 from personae.core.events import Event
+from personae.core.holdings import Holdings
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
@@ -17,7 +18,7 @@ from personae.models import load_weights
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.engine import Benchmark, Engine
-from personae.runtime.federation import Federation, Holdings, ModelEvaluator
+from personae.runtime.federation import Federation, ModelEvaluator
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Transport
 

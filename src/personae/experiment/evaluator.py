@@ -5,6 +5,7 @@ from functools import partial
 
 from personae.algorithms import Cluster, Unsupervised
 from personae.core.embedder import Embedder
+from personae.core.holdings import ClientFaces
 from personae.core.layer import innermost
 from personae.core.rng import generator
 from personae.core.samples import is_labelled
@@ -15,7 +16,7 @@ from personae.experiment.config import Evaluation, Experiment
 from personae.experiment.materials import Materials
 from personae.parts.clustering.shape import Shape
 from personae.parts.pseudo import pseudo_labels
-from personae.runtime.federation import ClientFaces, Evaluator, ModelEvaluator
+from personae.runtime.federation import Evaluator, ModelEvaluator
 
 
 def evaluator_of(experiment: Experiment) -> Evaluator:

@@ -10,6 +10,7 @@ from typing import Unpack
 import numpy as np
 from PIL import Image
 
+from personae.core.holdings import ClientFaces
 from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
 from personae.data.decoding import Handling
@@ -20,7 +21,6 @@ from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
 from personae.experiment.sources import SYNTHETIC, Source
 from personae.files import replacing
-from personae.runtime.federation import ClientFaces
 
 _OWN = "own"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same faces make the same file
@@ -28,7 +28,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same faces make the same file
 
 @dataclass(frozen=True)
 class OwnFaces:
-    """`personae.runtime.federation.Holdings` of a client: its own faces, whatever the server calls it."""
+    """`personae.core.holdings.Holdings` of a client: its own faces, whatever the server calls it."""
 
     held: PartitionedFaces
     labelled_client: str = ""

@@ -16,6 +16,7 @@ from typing import Any
 
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
+from personae.core.holdings import Holdings
 from personae.core.layout import Layout
 from personae.core.stage import Stage
 from personae.data.decoding import Handling
@@ -24,7 +25,7 @@ from personae.experiment.assembly import federation_of
 from personae.experiment.config import Experiment, parse_experiment
 from personae.files import write_bytes, write_text
 from personae.progress import Notify, unheard
-from personae.runtime.federation import Federation, Holdings
+from personae.runtime.federation import Federation
 from personae.runtime.public import SharedFaces
 from personae.runtime.seal import sealed, unsealed
 from personae.runtime.store import mark_run

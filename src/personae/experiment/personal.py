@@ -13,6 +13,7 @@ from torch import Tensor
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.embedder import Embedder
+from personae.core.holdings import ClientFaces
 from personae.core.samples import Samples
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of, federation_of
@@ -25,7 +26,6 @@ from personae.models import Network
 from personae.parts.embedding import BackboneEmbedder
 from personae.progress import Progress, silent
 from personae.report.records import is_networked, read_run
-from personae.runtime.federation import ClientFaces
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import torch_threads
 from personae.runtime.public import SharedFaces
@@ -133,7 +133,7 @@ class _Later:
 
 
 class _Unopened:
-    """`personae.runtime.federation.Holdings` of a client whose faces may not be needed."""
+    """`personae.core.holdings.Holdings` of a client whose faces may not be needed."""
 
     clients: tuple[str, ...] = ()
     newcomers: frozenset[str] = frozenset()

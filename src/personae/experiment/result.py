@@ -56,7 +56,7 @@ class RunResult:
             import pandas
         except ImportError as error:
             raise ConfigError(
-                "pandas is not installed (pip install pandas); `figures` has the same as a list"
+                "pandas is not installed (pip install 'personae[pandas]'); `figures` has the same as a list"
             ) from error
         return pandas.DataFrame(list(map(asdict, self.figures)), columns=list(Figure.__annotations__))
 

@@ -10,8 +10,8 @@ import torch
 from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
+from personae.core.holdings import ClientFaces, Holdings
 from personae.core.rng import generator
-from personae.core.samples import Samples
 from personae.core.stage import Recipe, Stage
 from personae.parts.embedding import BackboneEmbedder
 from personae.runtime.public import SharedFaces
@@ -24,33 +24,6 @@ class NetworkPlan(Protocol):
     def embedding(self) -> int: ...
 
     def build(self, generator: torch.Generator | None = None) -> torch.nn.Module: ...
-
-
-@dataclass(frozen=True)
-class ClientFaces:
-    """One client's faces; the three sets share one coding of labels.
-
-    A simulation can tell how the client's people fare among everybody's: `strangers` gives the test faces of all other
-    clients, in the same coding, with people that this client does not know after its own. Only an evaluator sees them.
-    """
-
-    train: Samples
-    val: Samples
-    test: Samples
-    strangers: Callable[[], Samples] | None = None
-
-
-class Holdings(Protocol):
-    """Who holds which faces."""
-
-    @property
-    def clients(self) -> tuple[str, ...]: ...
-
-    @property
-    def newcomers(self) -> frozenset[str]:
-        """Clients that are kept out of training and only evaluated."""
-
-    def of(self, client: str) -> ClientFaces: ...
 
 
 Evaluator = Callable[[Embedder, ClientFaces], dict[str, float]]

@@ -13,10 +13,10 @@ from personae.algorithms import FedFace
 from personae.algorithms.fedface import Private, State, Up
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
+from personae.core.holdings import ClientFaces
 from personae.core.payload import ClassEmbeddings, Count, Scalars
 from personae.core.rng import generator
 from personae.parts.corrections import spreadout
-from personae.runtime.federation import ClientFaces
 from personae.runtime.store import PrivateStore
 from toys import NAMES, TRAINING, Crowd, Rehearsal, random_faces, stage_of
 

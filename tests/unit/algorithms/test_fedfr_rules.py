@@ -11,6 +11,7 @@ from personae.algorithms import ALGORITHMS, Adapt, Central, FedFR, FedPE, Pretra
 from personae.algorithms import adapt as adapting
 from personae.algorithms import fedfr as federating
 from personae.core.algorithm import ClientInfo, Reply, Server
+from personae.core.holdings import ClientFaces
 from personae.core.payload import Count, Expectation, ModelState, PublicEmbeddings, Scalars
 from personae.core.rng import generator
 from personae.core.wire import payload_bytes
@@ -19,7 +20,6 @@ from personae.parts.embedding import class_features
 from personae.parts.margins import Margin
 from personae.parts.public import PublicSampling
 from personae.privacy.disclosure import message_bytes, sends
-from personae.runtime.federation import ClientFaces
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore

@@ -19,6 +19,7 @@ from torch import Tensor
 from personae import cli
 from personae.core.algorithm import ClientInfo
 from personae.core.embedder import Embedder
+from personae.core.holdings import ClientFaces
 from personae.data import detection, synthetic_faces
 from personae.data.align import similarity, template, warp
 from personae.errors import ConfigError, DataError
@@ -39,7 +40,6 @@ from personae.recognition.faces import read_face, read_person
 from personae.recognition.gallery import Gallery
 from personae.recognition.threshold import Threshold, plain_evaluation, save_evaluation, threshold_at
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.federation import ClientFaces
 from personae.runtime.host import ClientHost
 from personae.runtime.transport import Answer, Request
 

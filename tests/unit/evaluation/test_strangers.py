@@ -15,6 +15,7 @@ from personae.algorithms import FedPE
 from personae.core.algorithm import ClientInfo
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, Remembering, embed
+from personae.core.holdings import ClientFaces
 from personae.core.message import Broadcast
 from personae.core.payload import ModelState
 from personae.data import FaceSet, PartitionPlan, Split
@@ -28,7 +29,7 @@ from personae.experiment.run import run_experiment
 from personae.parts.embedding import BackboneEmbedder
 from personae.report.html import write_report
 from personae.report.table import comparison, heading
-from personae.runtime.federation import ClientFaces, Federation
+from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.transport import Answer, Request
 from toys import Faces, TinyPlan, stage_of
