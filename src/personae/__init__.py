@@ -18,6 +18,8 @@ __all__ = [  # noqa: F405 - see `__getattr__`
     "Augmentation",
     "Backbone",
     "Benchmark",
+    "BenchmarkReader",
+    "BenchmarkResult",
     "Broadcast",
     "CFinch",
     "Carry",

@@ -9,13 +9,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from typer.testing import CliRunner
 
 from pages import DOCS, SMALL, blocks
-from personae import ConfigError, load_experiment, load_weights, run_experiment, synthetic_faces
+from personae import ConfigError, embed, load_experiment, load_weights, open_faces, run_experiment, synthetic_faces
 from personae.aggregation import AGGREGATIONS
 from personae.algorithms import AVAILABLE
+from personae.cli import app
 from personae.core.registry import Registry
 from personae.experiment.config import refuse_references
 from personae.layers import LAYERS
@@ -161,3 +165,29 @@ def test_what_is_no_selection_is_one_line() -> None:
     )
     with pytest.raises(ConfigError, match=r"the selection damped:Damped is no subclass of personae\.Selection"):
         load_experiment("guest.toml")
+
+
+def test_a_benchmark(faces_cache: Path) -> None:
+    """By reference and by name, on the command line; the figure is computed again from the vectors."""
+    (body,) = re.findall(
+        r"^## A benchmark$(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (code,) = blocks(body, "python")
+    Path("doubles.py").write_text(code)
+    run = run_experiment(load_experiment("quick", SMALL), "run", cache=faces_cache)
+    for number in range(4):
+        Path(f"faces/{number}").mkdir(parents=True)
+    faces = synthetic_faces(identities=4, images=2, size=32, cache=faces_cache)
+    for row, image in enumerate(faces.images(np.arange(8))):
+        Image.fromarray(image).save(f"faces/{faces.identity[row]}/{row}.png")
+    about = Path("guests-1.0.dist-info")
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: guests\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[personae.benchmarks]\nopen-doubles = doubles:Doubles\n")
+    opened = open_faces("faces", height=32, width=32)
+    vectors, who = embed(run.model().embedder, opened.samples()), opened.samples().labels
+    highest = max(float(vectors[a] @ vectors[b]) for a in range(8) for b in range(8) if who[a] != who[b])
+    for name, label in {"doubles:Doubles": "Doubles", "open-doubles": "open-doubles"}.items():
+        done = CliRunner().invoke(app, ["evaluate", "run", "--on", f"{name}=faces", "--json"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)[label]["metrics"]["highest impostor score"] == pytest.approx(highest, abs=1e-6)

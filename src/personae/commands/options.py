@@ -17,7 +17,7 @@ from personae.data.readers.levels import Level
 from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
-from personae.experiment.benchmarks import OPENERS, Setting, open_protocol
+from personae.experiment.benchmarks import BENCHMARKS, Setting, open_protocol
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.model import Model as LoadedModel
@@ -182,7 +182,7 @@ def _named(item: str) -> tuple[str, Path]:
 def layout_at(item: str) -> tuple[Path, str | None]:
     """NAME=PATH, where the name may be that of a benchmark whose layout is meant."""
     name, path = split_name(item)
-    if name and canonical(name) in OPENERS:
+    if name and (name in BENCHMARKS or canonical(name) in BENCHMARKS):
         raise ConfigError(f"{item}: {name} is read by `personae evaluate` alone; give the folder of its images")
     return path, named_layout(name)
 

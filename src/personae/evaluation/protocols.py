@@ -65,12 +65,12 @@ class BenchmarkResult:
     """
 
     metrics: dict[str, float]
-    roc: Curve | None
-    histogram: Histogram | None
-    eer: float | None
-    auc: float | None
-    genuine_pairs: int
-    impostor_pairs: int
+    roc: Curve | None = None
+    histogram: Histogram | None = None
+    eer: float | None = None
+    auc: float | None = None
+    genuine_pairs: int = 0
+    impostor_pairs: int = 0
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Of some metrics, over resampled identities; those of a group as `group/metric`."""
     groups: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -1,12 +1,13 @@
 """Benchmarks by name and place."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
+from personae.core.registry import Registry
 from personae.data import FaceSet, PairSet, open_faces, read_group_pairs, read_pairs
 from personae.data.decoding import Handling
 from personae.data.ijb import IjbMeta, open_ijb
@@ -50,11 +51,13 @@ class Setting:
 
 
 def open_protocol(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
-    """The benchmark at `path`. Its name says how to read it (lfw, calfw, rfw, ijbc, megaface ...); of any other name,
-    it is recognised by what is there."""
+    """The benchmark at `path`. Its name says how to read it (lfw, calfw, rfw, ijbc, megaface ..., or one that another
+    package registers, or `module:Class`); of any other name, it is recognised by what is there."""
     path = Path(path).expanduser()
-    opener = OPENERS.get(canonical(name), _open_faces)
-    return opener(name, path, setting)
+    known = next((each for each in (name, canonical(name)) if each in BENCHMARKS), None)
+    if known is None:
+        return _open_faces(name, path, setting)
+    return BENCHMARKS[known]().open(name.rpartition(":")[2], path, setting)
 
 
 def _open_faces(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
@@ -105,25 +108,48 @@ def _as_they_are(name: str, setting: Setting) -> bool:
     return setting.handling.get("as_they_are", False)
 
 
-def _open_templates(which: str, name: str, path: Path, setting: Setting) -> EvaluationProtocol:
-    found = open_ijb(path, which, setting.height, setting.width, as_they_are=_as_they_are(name, setting))
-    splits = tuple(_split(torch.from_numpy(rows), meta) for rows, meta in found.splits)
-    fars = setting.fars or TEMPLATE_FARS
-    return TemplateBenchmark(name, found.samples, splits, fars, resamples=setting.resamples)
+class BenchmarkReader(ABC):
+    """Reads one benchmark from its own files."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def open(self, label: str, path: Path, setting: Setting) -> EvaluationProtocol:
+        """The benchmark at `path`; tables call it `label`."""
 
 
-def _open_distractors(name: str, path: Path, setting: Setting) -> EvaluationProtocol:
-    found = open_megaface(path, setting.height, setting.width, as_they_are=_as_they_are(name, setting))
-    distractors = found.distractors if found.vectors is None else torch.from_numpy(found.vectors)
-    assert distractors is not None
-    fprs = setting.fars or DISTRACTOR_FPRS
-    return DistractorBenchmark(name, found.probes, distractors, fprs, progress=setting.progress)
+class _Templates(BenchmarkReader):
+    def open(self, label: str, path: Path, setting: Setting) -> EvaluationProtocol:
+        found = open_ijb(path, self.name, setting.height, setting.width, as_they_are=_as_they_are(label, setting))
+        splits = tuple(_split(torch.from_numpy(rows), meta) for rows, meta in found.splits)
+        fars = setting.fars or TEMPLATE_FARS
+        return TemplateBenchmark(label, found.samples, splits, fars, resamples=setting.resamples)
 
 
-OPENERS: Mapping[str, Callable[[str, Path, Setting], EvaluationProtocol]] = {
-    **{which: partial(_open_templates, which) for which in ("ijba", "ijbb", "ijbc")},
-    "megaface": _open_distractors,
-}
+class IjbA(_Templates):
+    name = "ijba"
+
+
+class IjbB(_Templates):
+    name = "ijbb"
+
+
+class IjbC(_Templates):
+    name = "ijbc"
+
+
+class MegaFace(BenchmarkReader):
+    name = "megaface"
+
+    def open(self, label: str, path: Path, setting: Setting) -> EvaluationProtocol:
+        found = open_megaface(path, setting.height, setting.width, as_they_are=_as_they_are(label, setting))
+        distractors = found.distractors if found.vectors is None else torch.from_numpy(found.vectors)
+        assert distractors is not None
+        fprs = setting.fars or DISTRACTOR_FPRS
+        return DistractorBenchmark(label, found.probes, distractors, fprs, progress=setting.progress)
+
+
+BENCHMARKS: Registry[BenchmarkReader] = Registry("personae.benchmarks", BenchmarkReader, (IjbA, IjbB, IjbC, MegaFace))
 
 
 def _split(rows: torch.Tensor, meta: IjbMeta) -> TemplateSplit:
