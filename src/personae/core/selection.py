@@ -49,6 +49,11 @@ class Selection(ABC):
     learns: ClassVar[frozenset[Knowledge]] = frozenset()  # what it uses of `Occasion.known`
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
+    @property
+    def most(self) -> int | None:
+        """The number of clients that its settings name, if they do; there may be fewer."""
+        return None
+
     @abstractmethod
     def count(self, eligible: int, round_: int, rounds: int) -> int:
         """How many of the eligible clients are asked in this round; it does not depend on who they are."""

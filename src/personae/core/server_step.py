@@ -55,6 +55,9 @@ class ServerStep:
             raise ValueError(f"decay is {self.decay}, it must be in (0, 1)")
         if not 0 < self.tail <= 1:
             raise ValueError(f"tail is {self.tail}, it must be in (0, 1]")
+        for option, average in (("decay", "exponential"), ("tail", "tail")):
+            if self.average != average and getattr(self, option) != getattr(ServerStep, option):
+                raise ValueError(f"{option} goes with average = {average!r}; it has no effect with {self.average!r}")
 
     def applied(self, before: ServerState, merged: StateT, round_: int, rounds: int) -> StateT:
         """The merged state with its model moved, and what the next step has to remember."""

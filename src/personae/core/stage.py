@@ -104,6 +104,13 @@ class Stage(StageOptions):
         """What is around its algorithm, the innermost first."""
         return layers_of(self.algorithm)
 
+    def remark(self, eligible: int) -> str | None:
+        """What whoever asks for more clients than there are should know."""
+        most = self.selection.most
+        if not self.algorithm.federated or most is None or most <= eligible:
+            return None
+        return f"stage {self.name}: selection {self.selection.name} names {most} clients, and there are {eligible}"
+
     def takes(self, source: bool) -> bool:
         """Whether a client of the source, or of a target, takes part."""
         return self.clients == "all" or source == (self.clients == "source")

@@ -1,6 +1,6 @@
 """What a run will take, before it starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from personae.core.layer import described
 from personae.core.layout import Layout
@@ -81,22 +81,26 @@ def _side(stage: Stage, trainers: list[Holding], materials: Materials) -> list[H
 def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, materials: Materials) -> StageForecast:
     algorithm, trainers = stage.algorithm, _side(stage, trainers, materials)
     stage.require_enough(len(trainers))
+    if remark := stage.remark(len(trainers)):
+        materials.execution.notify(remark)
     number = asked(stage, len(trainers)) if algorithm.federated else 0
-    classes = sum(holding.identities for holding in trainers) // len(trainers)
+    people = sum(holding.identities for holding in trainers)
+    classes = people // len(trainers)
     images = sum(holding.train for holding in trainers)
     if not algorithm.federated and not algorithm.pools_faces:
         public = materials.public if getattr(algorithm, "use_public_faces", False) else None
         images = 0 if public is None else len(public)
-    people = 0 if materials.public is None else materials.public.samples().classes
-    expected = Expectation(layout=layout, width=width, classes=classes, public_classes=people)
+    public_people = 0 if materials.public is None else materials.public.samples().classes
+    sent = Expectation(layout=layout, width=width, classes=classes, public_classes=public_people)
+    received = replace(sent, classes=people - classes) if algorithm.shows_others else sent  # everybody else's
     return StageForecast(
         name=stage.name,
         algorithm=described(algorithm),
         rounds=stage.rounds,
         clients_per_round=number,
         images_per_round=images * number // len(trainers) if number else images,
-        bytes_down=number * message_bytes(algorithm.types.down, expected, withheld(algorithm)),
-        bytes_up=number * message_bytes(algorithm.types.up, expected, withheld(algorithm)),
+        bytes_down=number * message_bytes(algorithm.types.down, received, withheld(algorithm)),
+        bytes_up=number * message_bytes(algorithm.types.up, sent, withheld(algorithm)),
         leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
     )
 

@@ -118,6 +118,8 @@ class _Walk:
                     'divide the faces with [partition] by = "domain", which names the source'
                 )
             stage.require_enough(len(self._eligible(stage)))
+            if remark := stage.remark(len(self._eligible(stage))):
+                self.engine.notify(remark)
         start, first, state = 0, 1, None
         figures: Mapping[str, float] = {}
         latest = self.engine.checkpoints.latest()

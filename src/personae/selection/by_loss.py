@@ -31,6 +31,10 @@ class HighestLoss(Selection):
                 f"clients is {self.clients} and candidates is {self.candidates}; at least 1 is chosen of the candidates"
             )
 
+    @property
+    def most(self) -> int:
+        return self.clients
+
     def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
         return min(self.clients, eligible)
 

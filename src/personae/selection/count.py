@@ -20,6 +20,10 @@ class FixedCount(Selection):
         if self.clients < 1:
             raise ValueError(f"clients is {self.clients}, it must be at least 1")
 
+    @property
+    def most(self) -> int:
+        return self.clients
+
     def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
         return min(self.clients, eligible)
 

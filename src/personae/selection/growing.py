@@ -22,6 +22,10 @@ class Growing(Selection):
         if not 1 <= self.first <= self.last:
             raise ValueError(f"first is {self.first} and last is {self.last}; first is at least 1, and last no less")
 
+    @property
+    def most(self) -> int:
+        return self.last
+
     def count(self, eligible: int, round_: int, rounds: int) -> int:
         done = (round_ - 1) / (rounds - 1) if rounds > 1 else 1.0
         return min(round(self.first + done * (self.last - self.first)), eligible)

@@ -149,7 +149,7 @@ def test_the_engine_goes_half_the_way(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 @pytest.mark.parametrize("average", ["none", "exponential", "tail"])
 def test_a_resumed_run_remembers(tmp_path: Path, kind: str, average: str):
-    step = ServerStep(kind=kind, lr=0.1, average=average, tail=0.7)
+    step = ServerStep(kind=kind, lr=0.1, average=average, **({"tail": 0.7} if average == "tail" else {}))
     whole = rehearse(tmp_path / "whole", step).run()
     again = cut_off(rehearse(tmp_path / "cut", step), after=2).run()
     assert torch.equal(whole.final(), again.final())

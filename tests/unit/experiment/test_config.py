@@ -164,6 +164,10 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
             set_at("stages", 0, "aggregation", value={"name": "median", "befor": []}),
             r"stages\.federate\.aggregation\.befor: .* did you mean before\?",
         ),
+        (
+            set_at("stages", 0, "server", value={"average": "tail", "decay": 0.5}),
+            r"stages\.federate\.server: decay goes with average = 'exponential'",
+        ),
         (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
         (set_at("stages", 0, "after", value="later"), "'later' is no earlier stage"),
         (set_at("stages", 0, "name", value="../escape"), r"stage .*escape.: a name begins with a letter"),
