@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import typer
 from click import Context
+from click.exceptions import NoArgsIsHelpError, UsageError
 from typer.core import TyperGroup
 
 from personae.commands import about, comparing, data, deployment, evaluation, partition, recipes, recognition, runs
@@ -15,11 +16,18 @@ from personae.interrupts import interruptible
 
 
 class Commands(TyperGroup):
-    """Typer would call an interrupted command aborted, with the exit code of a failure."""
+    """Typer would call an interrupted command aborted, with the exit code of a failure, and frame a wrong option."""
 
     def invoke(self, ctx: Context) -> Any:
         with interruptible("stopped"):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except NoArgsIsHelpError:
+                raise
+            except UsageError as error:
+                command = error.ctx.command_path if error.ctx else "personae"
+                _say(f"{error.format_message().rstrip('.')}; see {command} --help")
+                raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(cls=Commands, callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -47,5 +55,9 @@ def main() -> None:
 
 
 def _fail(error: PersonaeError) -> NoReturn:
-    messages.print(f"personae: {error}", style="red", markup=False, soft_wrap=True)
+    _say(str(error))
     sys.exit(error.exit_code)
+
+
+def _say(problem: str) -> None:
+    messages.print(f"personae: {problem}", style="red", markup=False, soft_wrap=True)

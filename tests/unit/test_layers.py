@@ -67,6 +67,7 @@ BELOW = {
         "experiment",
         "layers",
         "models",
+        "parts",
         "privacy",
         "recognition",
         "report",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from click import Choice
 
 from personae import screen
 from personae.commands.options import (
@@ -32,6 +33,7 @@ from personae.errors import Interrupted
 from personae.experiment.config import load_experiment
 from personae.experiment.materials import Materials
 from personae.report.html import write_report
+from personae.runtime.coding import CODINGS
 from personae.tracking import trackers
 
 app = typer.Typer()
@@ -49,9 +51,7 @@ def serve(
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last completed round.")] = False,
     deadline: Annotated[float, typer.Option(help="Seconds that clients have to answer.")] = 600.0,
     wait: Annotated[float, typer.Option(help="Seconds for clients to connect before the run begins.")] = 3600.0,
-    coding: Annotated[
-        str, typer.Option(help="How models travel: exact, fp16, bf16, delta-fp16, delta-bf16.")
-    ] = "exact",
+    coding: Annotated[str, typer.Option(click_type=Choice(CODINGS), help="How models travel.")] = "exact",
     largest: Annotated[
         int | None,
         typer.Option(min=1, help="The largest answer in MiB. Default: 64 and four times the model."),

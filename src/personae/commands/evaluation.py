@@ -1,10 +1,10 @@
 """Models on faces: evaluate them on benchmarks, or divide faces by identity with them."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from click import Choice
 
 from personae import screen
 from personae.commands.options import (
@@ -40,17 +40,13 @@ from personae.evaluation.suite import evaluate as evaluate_all
 from personae.experiment.clusters import cluster_faces, clustering_of
 from personae.experiment.model import load_model
 from personae.files import require_place
+from personae.parts.clustering.finch import Centroids
+from personae.parts.clustering.methods import METHODS, CFinch
+from personae.parts.clustering.neighbours import Metric, Search
 from personae.recognition.threshold import save_evaluation
 from personae.report.evaluation_page import write_evaluation
 
 app = typer.Typer()
-
-
-class Clusterer(StrEnum):
-    c_finch = "c-finch"
-    finch = "finch"
-    k_means = "k-means"
-    dbscan = "dbscan"
 
 
 @app.command()
@@ -129,13 +125,13 @@ def cluster(
     model: Model,
     on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
     out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
-    method: Annotated[Clusterer, typer.Option(help="The clustering method.")] = Clusterer.c_finch,
+    method: Annotated[str, typer.Option(click_type=Choice(METHODS), help="The clustering method.")] = CFinch.name,
     distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
-    metric: Annotated[str | None, typer.Option(help="c-finch, finch: euclidean or cosine.")] = None,
+    metric: Annotated[Metric | None, typer.Option(help="c-finch, finch: how near vectors are.")] = None,
     level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
-    centroids: Annotated[str | None, typer.Option(help="c-finch, finch: means of clusters, unit or mean.")] = None,
+    centroids: Annotated[Centroids | None, typer.Option(help="c-finch, finch: what stands for a cluster.")] = None,
     search: Annotated[
-        str | None, typer.Option(help="c-finch, finch: exact, faiss or auto: faiss beyond 200,000 images.")
+        Search | None, typer.Option(help="c-finch, finch: how neighbours are found; auto: faiss beyond 200,000 images.")
     ] = None,
     clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
     images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
@@ -160,7 +156,7 @@ def cluster(
     check_device(device)
     options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
     options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
-    way = clustering_of(method.value, {name: value for name, value in options.items() if value is not None})
+    way = clustering_of(method, {name: value for name, value in options.items() if value is not None})
     loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device, notify=notify)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     found = cluster_faces(

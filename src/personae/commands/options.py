@@ -1,7 +1,6 @@
 """Options that several commands have, and what is made of them."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +12,14 @@ from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS, Acceleration
 from personae.data import detection
 from personae.data.decoding import Handling
+from personae.data.decoding import Missed as MissedFaces
 from personae.data.readers.levels import Level
 from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
 from personae.evaluation.protocols import EvaluationProtocol
 from personae.experiment.benchmarks import BENCHMARKS, Setting, open_protocol
 from personae.experiment.config import Experiment
-from personae.experiment.execution import Execution
+from personae.experiment.execution import DeviceName, Execution
 from personae.experiment.model import Model as LoadedModel
 from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
@@ -44,7 +44,7 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="NAME", help="Also send figures to tensorboard or mlflow; repeatable."),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Device = Annotated[DeviceName, typer.Option("--device", help="Where models compute.")]
 Without = Annotated[
     list[str] | None,
     typer.Option(
@@ -83,11 +83,6 @@ IdentityLevel = Annotated[
 Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
 
 
-class MissedFaces(StrEnum):
-    skip = "skip"
-    crop = "crop"
-
-
 def _with_detector(asked: bool) -> bool:
     """That it is not installed is said before a model is loaded or a gallery begun."""
     if asked:
@@ -122,7 +117,7 @@ def handling_of(
     return Handling(
         skip_unreadable=skip_unreadable,
         crop="align" if align else None,
-        missed=missed.value if missed else None,
+        missed=missed,
         as_they_are=as_they_are,
         identity_level=identity_level,
     )
@@ -204,7 +199,7 @@ Resamples = Annotated[
 
 
 def execution_of(
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     workers: int | None = None,
     without: Sequence[str] | None = None,
     trackers: Sequence[str] | None = None,
@@ -221,8 +216,6 @@ def execution_of(
     )
 
 
-def check_device(device: str) -> None:
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(f"--device {device}: there are cpu and cuda")
+def check_device(device: DeviceName) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")

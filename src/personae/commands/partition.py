@@ -1,6 +1,5 @@
 """`personae partition`: who holds what."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,25 +15,17 @@ from personae.commands.options import (
 )
 from personae.console import meter, notify
 from personae.data import PartitionPlan, open_faces, synthetic_faces
+from personae.data.partition import By
 from personae.experiment.sources import SYNTHETIC
 from personae.report.partition_plot import plot_partition
 
 app = typer.Typer()
 
 
-class By(StrEnum):
-    equal = "equal"
-    one_identity = "one-identity"
-    lognormal_identities = "lognormal-identities"
-    lognormal_images = "lognormal-images"
-    attributes = "attributes"
-    domain = "domain"
-
-
 @app.command()
 def partition(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip or list of faces, or `synthetic`.")],
-    by: Annotated[By, typer.Option(help="How identities are dealt.")] = By.equal,
+    by: Annotated[By, typer.Option(help="How identities are dealt.")] = "equal",
     clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
     mu: Annotated[float, typer.Option(help="Log-normal: the mean of the logarithm.")] = 3.0,
     sigma: Annotated[float, typer.Option(help="Log-normal: the deviation of the logarithm.")] = 3.0,
@@ -54,7 +45,7 @@ def partition(
 ) -> None:
     """Divide faces among clients; print and plot who holds what."""
     plan = PartitionPlan(
-        by=by.value,
+        by=by,
         clients=clients,
         mu=mu,
         sigma=sigma,

@@ -1,7 +1,6 @@
 """Runs: the demo, an experiment, the claims of a paper, and the report of a run."""
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -37,17 +36,11 @@ from personae.experiment.run import run_with_report
 from personae.experiment.rundir import is_taken
 from personae.interrupts import interruptible
 from personae.report.html import write_report
-from personae.reproduce.reproduce import find_system, reproduce
+from personae.reproduce.reproduce import Scale, find_system, reproduce
 from personae.reproduce.runner import Runner
 from personae.reproduce.systems import SYSTEMS
 
 app = typer.Typer()
-
-
-class Scale(StrEnum):
-    small = "small"
-    large = "large"
-    paper = "paper"
 
 
 @app.command()
@@ -122,7 +115,7 @@ def reproduce_claims(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
     scale: Annotated[
         Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its numbers.")
-    ] = Scale.small,
+    ] = "small",
     claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
@@ -147,7 +140,7 @@ def reproduce_claims(
         result = reproduce(
             system,
             folder,
-            scale=scale.value,
+            scale=scale,
             claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,

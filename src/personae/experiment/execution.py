@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from personae.core.acceleration import Acceleration
 from personae.progress import Notify, Progress, silent, unheard
+
+DeviceName = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)

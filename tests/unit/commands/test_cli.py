@@ -501,7 +501,7 @@ def test_two_benchmarks_of_one_name_are_refused(personae: Personae, tmp_path: Pa
     assert ended.code == 2
     assert "2 protocols are called 'x'" in ended.err
     no_gpu = personae("evaluate", model, "--on", f"x={faces}", "--device", "tpu")
-    assert "there are cpu and cuda" in one_line(no_gpu)
+    assert "'tpu' is not one of 'cpu', 'cuda'" in one_line(no_gpu)
 
 
 def test_a_folder_that_is_no_run_is_refused(personae: Personae, tmp_path: Path) -> None:
@@ -606,9 +606,9 @@ def test_cluster_on_bad_input_says_one_line(
         ((*untrained, *heap, "--clusters", "3"), 2, "--clusters does not go with c-finch, but with k-means"),
         ((*untrained, *heap, "--method", "dbscan", "--level", "1"), 2, "but with c-finch, finch"),
         ((*untrained, *heap, "--distance", "-1"), 2, "distance must be positive"),
-        ((*untrained, *heap, "--metric", "manhattan"), 2, "'euclidean' or 'cosine'"),
+        ((*untrained, *heap, "--metric", "manhattan"), 2, "'manhattan' is not one of 'euclidean', 'cosine'"),
         ((*untrained, *heap, "--images-each", "4"), 2, "--images-each does not go with c-finch, but with k-means"),
-        ((*untrained, *heap, "--device", "tpu"), 2, "--device tpu: there are cpu and cuda"),
+        ((*untrained, *heap, "--device", "tpu"), 2, "'tpu' is not one of 'cpu', 'cuda'"),
         ((*untrained, "--on", tmp_path / "nowhere"), 3, "no such file or folder"),
         ((tmp_path / "heap", *heap), 2, "this folder is neither a run nor the home of a client"),
     ):

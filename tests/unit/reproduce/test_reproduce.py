@@ -376,7 +376,7 @@ def test_the_command_prints_a_row_a_claim_and_a_row_a_comparison(
         (("tiny", "--claims", ","), "tiny has no claim ''"),
         (("tiny", "--resume"), "there is nothing to resume here"),
         (("tiny", "--scale", "large"), "tiny has no recipe for --scale large: there is no large.toml"),
-        (("tiny", "--device", "tpu"), "--device tpu: there are cpu and cuda"),
+        (("tiny", "--device", "tpu"), "'tpu' is not one of 'cpu', 'cuda'"),
     ],
 )
 def test_a_wrong_command_ends_with_one_line(
