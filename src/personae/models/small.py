@@ -19,7 +19,7 @@ class Small(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(3, WIDTHS[0], 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.PReLU(WIDTHS[0])
         )
-        self.stages = nn.Sequential(*(Stage(wide, wider) for wide, wider in pairwise(WIDTHS)))
+        self.stages = nn.Sequential(*(HalvingBlock(wide, wider) for wide, wider in pairwise(WIDTHS)))
         self.fc = nn.Linear(WIDTHS[-1] * height * width, embedding)
         self.features = nn.BatchNorm1d(embedding)
 
@@ -29,7 +29,7 @@ class Small(nn.Module):
         return embeddings
 
 
-class Stage(nn.Module):
+class HalvingBlock(nn.Module):
     """A convolution that halves the map, then one residual convolution."""
 
     def __init__(self, channels: int, wider: int) -> None:

@@ -35,7 +35,7 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class FaceLayout:
     """A way in which faces lie on disk: how it is recognised, and read."""
 
     name: str
@@ -44,24 +44,26 @@ class Layout:
 
 
 _FOLDERS = (
-    Layout("CelebA", is_celeba, read_celeba),
-    Layout("RFW", lambda path: bool(find_groups(path)), list_groups),
-    Layout("images/ and labels.csv", is_unpacked, read_unpacked),
-    Layout("records of MXNet (.rec)", is_records, read_records),
-    Layout("Parquet", is_tables, read_tables),
+    FaceLayout("CelebA", is_celeba, read_celeba),
+    FaceLayout("RFW", lambda path: bool(find_groups(path)), list_groups),
+    FaceLayout("images/ and labels.csv", is_unpacked, read_unpacked),
+    FaceLayout("records of MXNet (.rec)", is_records, read_records),
+    FaceLayout("Parquet", is_tables, read_tables),
 )
 _FILES = (
-    Layout("zip with labels.csv", lambda path: path.suffix.lower() == ".zip" or zipfile.is_zipfile(path), read_archive),
-    Layout("records of MXNet (.rec)", is_records, read_records),
-    Layout("Parquet", is_tables, read_tables),
-    Layout("pair file (.bin)", lambda path: path.suffix.lower() == SUFFIX, list_bin),
-    Layout("text list", lambda path: path.suffix.lower() in SUFFIXES, read_list),
+    FaceLayout(
+        "zip with labels.csv", lambda path: path.suffix.lower() == ".zip" or zipfile.is_zipfile(path), read_archive
+    ),
+    FaceLayout("records of MXNet (.rec)", is_records, read_records),
+    FaceLayout("Parquet", is_tables, read_tables),
+    FaceLayout("pair file (.bin)", lambda path: path.suffix.lower() == SUFFIX, list_bin),
+    FaceLayout("text list", lambda path: path.suffix.lower() in SUFFIXES, read_list),
 )
 _UNLABELLED = {
-    "zip with labels.csv": Layout("zip of images", Path.is_file, read_archived_heap),
-    "images/ and labels.csv": Layout("images/ and labels.csv", Path.is_dir, read_unpacked_heap),
-    "text list": Layout("text list of images", Path.is_file, partial(read_list, unlabelled=True)),
-    _PER_IDENTITY: Layout("a folder of images", Path.is_dir, read_heap),
+    "zip with labels.csv": FaceLayout("zip of images", Path.is_file, read_archived_heap),
+    "images/ and labels.csv": FaceLayout("images/ and labels.csv", Path.is_dir, read_unpacked_heap),
+    "text list": FaceLayout("text list of images", Path.is_file, partial(read_list, unlabelled=True)),
+    _PER_IDENTITY: FaceLayout("a folder of images", Path.is_dir, read_heap),
 }
 """What is read in the place of a layout where labels are not; in other layouts, they are dropped."""
 
@@ -103,12 +105,12 @@ def _further_down(path: Path, listing: Listing) -> Iterator[str]:
             yield f"{path}: in {folder.name} it is laid out as {' and '.join(known)}; give {folder}"
 
 
-def _layout(path: Path, layout: str | None, unlabelled: bool, identity_level: Level | None) -> Layout:
+def _layout(path: Path, layout: str | None, unlabelled: bool, identity_level: Level | None) -> FaceLayout:
     found = _labelled_layout(path, layout, identity_level)
     return _UNLABELLED.get(found.name, found) if unlabelled else found
 
 
-def _labelled_layout(path: Path, layout: str | None, identity_level: Level | None) -> Layout:
+def _labelled_layout(path: Path, layout: str | None, identity_level: Level | None) -> FaceLayout:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; give {_ACCEPTED}")
     if not path.is_dir() and not path.is_file():
@@ -120,7 +122,7 @@ def _labelled_layout(path: Path, layout: str | None, identity_level: Level | Non
         raise DataError(f"{path}: not a layout that is known; give {_ACCEPTED} ({', '.join(sorted(SUFFIXES))})")
     if layout is None and len(several := find_layouts(path)) > 1:
         name = " and ".join(each.name for each in several)
-        return Layout(name, Path.is_dir, lambda root: read_several(root, several))
+        return FaceLayout(name, Path.is_dir, lambda root: read_several(root, several))
     if official := find_layout(path, layout):
-        return Layout(official.name, Path.is_dir, lambda root: read_official(root, official)[1])
-    return Layout(_PER_IDENTITY, Path.is_dir, partial(read_folders, identity_level=identity_level))
+        return FaceLayout(official.name, Path.is_dir, lambda root: read_official(root, official)[1])
+    return FaceLayout(_PER_IDENTITY, Path.is_dir, partial(read_folders, identity_level=identity_level))

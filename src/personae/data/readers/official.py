@@ -30,25 +30,25 @@ class ListedPair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class PairLayout:
     """How a benchmark is recognised in its folder, and read: pairs fold after fold, paths from that folder."""
 
     name: str
     file: str
-    read: Callable[[Path, "Layout"], list[ListedPair]]
+    read: Callable[[Path, "PairLayout"], list[ListedPair]]
     identity: Callable[[PurePosixPath], str | None]
     """Who is on an image, by its path; None where that does not tell."""
     folders: tuple[str, ...] = ("",)
     """Where the images may be; the first that has the first of them counts."""
 
 
-def find_layouts(root: Path) -> list[Layout]:
+def find_layouts(root: Path) -> list[PairLayout]:
     """Those whose lists are in the folder, one of each name; none where it is LFW's."""
     found = {each.name: each for each in reversed(LAYOUTS) if (root / each.file).exists()}
     return [] if (root / LFW).is_file() else list(reversed(found.values()))
 
 
-def find_layout(root: Path, name: str | None = None) -> Layout | None:
+def find_layout(root: Path, name: str | None = None) -> PairLayout | None:
     """The layout of that name (None: the one) whose list is in the folder; None where there is none, or LFW's."""
     if name is None:
         found = find_layouts(root)
@@ -63,13 +63,13 @@ def find_layout(root: Path, name: str | None = None) -> Layout | None:
     return there[0] if there else None
 
 
-def which_is_meant(root: Path, layouts: Sequence[Layout]) -> str:
+def which_is_meant(root: Path, layouts: Sequence[PairLayout]) -> str:
     names = [layout.name for layout in layouts]
     each = " or ".join(f"{name}={root}" for name in names)
     return f'{root}: has the lists of {" and ".join(names)}; say which is meant: {each}, or layout = "{names[0]}"'
 
 
-def read_several(root: Path, layouts: Sequence[Layout]) -> Listing:
+def read_several(root: Path, layouts: Sequence[PairLayout]) -> Listing:
     """The images of several benchmarks, to be looked at; to be used, one has to be named."""
     listings = [read_official(root, layout)[1] for layout in layouts]
     labels = {path: label for each in listings for path, label in zip(each.paths, each.labels, strict=True)}
@@ -83,7 +83,7 @@ def read_several(root: Path, layouts: Sequence[Layout]) -> Listing:
     )
 
 
-def read_official(root: Path, layout: Layout) -> tuple[list[ListedPair], Listing]:
+def read_official(root: Path, layout: PairLayout) -> tuple[list[ListedPair], Listing]:
     """The pairs, and the images in them. Where paths tell identities, and these agree with the pairs, they are used."""
     pairs = layout.read(root, layout)
     if not pairs:
@@ -150,7 +150,7 @@ def lfw_image(name: str, number: str, where: str) -> str:
     return f"{name}/{name}_{int(number):04}"
 
 
-def _two_lines(root: Path, layout: Layout) -> list[ListedPair]:
+def _two_lines(root: Path, layout: PairLayout) -> list[ListedPair]:
     """`image label` twice a pair, the label being 0 for two persons: CALFW numbers its folds of genuine pairs."""
     lines = read_lines(root / layout.file)
     if len(lines) % 2:
@@ -163,7 +163,7 @@ def _two_lines(root: Path, layout: Layout) -> list[ListedPair]:
     return by_kind(_located(root, layout, pairs), root / layout.file)
 
 
-def _two_paths(root: Path, layout: Layout) -> list[ListedPair]:
+def _two_paths(root: Path, layout: PairLayout) -> list[ListedPair]:
     """A path a line, two a pair; in one folder they are of one person."""
     lines = read_lines(root / layout.file)
     paths = []
@@ -180,7 +180,7 @@ def _two_paths(root: Path, layout: Layout) -> list[ListedPair]:
     return by_kind(_located(root, layout, pairs), root / layout.file)
 
 
-def _three_words(root: Path, layout: Layout) -> list[ListedPair]:
+def _three_words(root: Path, layout: PairLayout) -> list[ListedPair]:
     """`image image label`, fold after fold."""
     pairs = []
     for where, words in read_lines(root / layout.file):
@@ -190,7 +190,7 @@ def _three_words(root: Path, layout: Layout) -> list[ListedPair]:
     return _located(root, layout, pairs)
 
 
-def _splits(root: Path, layout: Layout) -> list[ListedPair]:
+def _splits(root: Path, layout: PairLayout) -> list[ListedPair]:
     """CFP: a folder a fold with same.txt and diff.txt, of numbers that two other lists give paths to."""
     protocol = root / "Protocol"
     kinds = (_numbered(protocol, "Pair_list_F.txt"), _numbered(protocol, f"Pair_list_{layout.file[-1]}.txt"))
@@ -218,7 +218,7 @@ def _numbered(protocol: Path, name: str) -> dict[str, str]:
     return paths
 
 
-def _matlab(root: Path, layout: Layout) -> list[ListedPair]:
+def _matlab(root: Path, layout: PairLayout) -> list[ListedPair]:
     """AgeDB's protocol: ten splits, each with a first and a second name of every pair, and labels 1 and -1."""
     file = root / layout.file
     try:
@@ -243,7 +243,7 @@ def _innermost(entry: Any) -> str:
     return str(entry)
 
 
-def _located(root: Path, layout: Layout, pairs: list[ListedPair]) -> list[ListedPair]:
+def _located(root: Path, layout: PairLayout, pairs: list[ListedPair]) -> list[ListedPair]:
     """Paths from the folder of the benchmark."""
     if not pairs:
         return pairs
@@ -277,20 +277,20 @@ def _agedb_person(path: PurePosixPath) -> str | None:
     return found[1] if found else None
 
 
-def _nobody(path: PurePosixPath) -> str | None:  # noqa: ARG001 - the signature of `Layout.identity`
+def _nobody(path: PurePosixPath) -> str | None:  # noqa: ARG001 - the signature of `PairLayout.identity`
     return None
 
 
 _ALIGNED = ("aligned images", "", "images")
 
 LAYOUTS = (
-    Layout("calfw", "pairs_CALFW.txt", _two_lines, _name_before_number, _ALIGNED),
-    Layout("cplfw", "pairs_CPLFW.txt", _two_lines, _name_before_number, _ALIGNED),
-    Layout("sllfw", "pair_SLLFW.txt", _two_paths, _folder, ("", "lfw")),
-    Layout("cfpfp", "Protocol/Split/FP", _splits, _cfp_person),
-    Layout("cfpff", "Protocol/Split/FF", _splits, _cfp_person),
-    Layout("agedb30", "04_FINAL_protocol_30_years.mat", _matlab, _agedb_person, ("03_Protocol_Images", "")),
-    Layout("agedb30", "agedb_30_pair.txt", _three_words, _nobody, ("", "agedb30_align_112")),
-    Layout("cfpfp", "cfp_fp_pair.txt", _three_words, _nobody, ("", "CFP_FP_aligned_112")),
-    Layout("vgg2fp", "vgg2_fp_pair.txt", _three_words, _nobody, ("", "images")),
+    PairLayout("calfw", "pairs_CALFW.txt", _two_lines, _name_before_number, _ALIGNED),
+    PairLayout("cplfw", "pairs_CPLFW.txt", _two_lines, _name_before_number, _ALIGNED),
+    PairLayout("sllfw", "pair_SLLFW.txt", _two_paths, _folder, ("", "lfw")),
+    PairLayout("cfpfp", "Protocol/Split/FP", _splits, _cfp_person),
+    PairLayout("cfpff", "Protocol/Split/FF", _splits, _cfp_person),
+    PairLayout("agedb30", "04_FINAL_protocol_30_years.mat", _matlab, _agedb_person, ("03_Protocol_Images", "")),
+    PairLayout("agedb30", "agedb_30_pair.txt", _three_words, _nobody, ("", "agedb30_align_112")),
+    PairLayout("cfpfp", "cfp_fp_pair.txt", _three_words, _nobody, ("", "CFP_FP_aligned_112")),
+    PairLayout("vgg2fp", "vgg2_fp_pair.txt", _three_words, _nobody, ("", "images")),
 )
