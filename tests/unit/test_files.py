@@ -56,7 +56,7 @@ def test_of_two_starts_into_one_folder_the_second_changes_nothing(tmp_path: Path
         return hold(*arguments)
 
     monkeypatch.setattr(rundir, "hold", faster)
-    with pytest.raises(ConfigError, match="not empty; continue that run with --resume"):
+    with pytest.raises(ConfigError, match="not empty; resume that run"):
         RunDirectory.create(tmp_path / "run", {"seed": 2}, recipe, {})
     assert (tmp_path / "run" / "config.json").read_text() == '{\n "seed": 1\n}\n'
     assert (tmp_path / "run" / "checkpoints" / rundir.LATEST).exists()

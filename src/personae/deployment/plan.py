@@ -74,7 +74,7 @@ class Plan:
                 ),
             )
         except FileNotFoundError as error:
-            raise ConfigError(f"{out}: no run over a network was begun here; choose another --out") from error
+            raise ConfigError(f"{out}: no run over a network was begun here; choose another folder") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
 

@@ -120,7 +120,7 @@ def _alone(out: Path) -> Iterator[None]:
     A ServerApp lives on without its SuperLink until its clients' deadline, and holds the run for so long.
     """
     out.mkdir(parents=True, exist_ok=True)
-    taken = f"{out}: another server is at work in this run; stop it, or choose another --out"
+    taken = f"{out}: another server is at work in this run; stop it, or choose another folder"
     held = hold(out / SERVING, taken)
     try:
         end_leftovers(out / "flower")
@@ -231,7 +231,7 @@ def _wait_until_free(out: Path) -> None:
     end = time.monotonic() + STARTING
     while _is_held(out):
         if time.monotonic() > end:
-            raise ConfigError(f"{out}: another process is working in this run; wait for it or choose another --out")
+            raise ConfigError(f"{out}: another process is working in this run; wait for it or choose another folder")
         time.sleep(LOOK)
 
 

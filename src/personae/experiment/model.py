@@ -132,5 +132,7 @@ def finished_stage(run: Path, stage: str | None = None) -> str:
     if stage is not None and stage not in names:
         raise ConfigError(f"{run}: no stage is called {stage!r}; there are {', '.join(names)}")
     if not done or (stage is not None and stage not in done):
-        raise ConfigError(f"{run}: {stage or 'no stage'} is finished yet; continue the run with --resume")
+        raise ConfigError(
+            f"{run}: {stage or 'no stage'} is finished yet; resume the run (--resume, in Python resume=True)"
+        )
     return stage or done[-1]

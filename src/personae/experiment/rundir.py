@@ -50,7 +50,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        taken = f"{path}: another process is working in this run; wait for it or choose another --out"
+        taken = f"{path}: another process is working in this run; wait for it or choose another folder"
         self._lock = hold(path / LOCK, taken)
         self._records: dict[str, BufferedWriter] = {}
 
@@ -110,7 +110,7 @@ class RunDirectory:
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
         """A run that was begun earlier, by the same experiment."""
         if not (path / "config.json").is_file():
-            raise ConfigError(f"{path}: there is no run to resume here; start it without --resume")
+            raise ConfigError(f"{path}: there is no run to resume here; start it without resuming")
         run = cls(path)
         try:
             run._require(config)
@@ -129,7 +129,7 @@ class RunDirectory:
             raise DataError(f"{known}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
         if begun != json.loads(json.dumps(config)):
             different = _first_difference(begun, json.loads(json.dumps(config)))
-            raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another --out")
+            raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another folder")
 
     def compare_versions(self, environment: Mapping[str, Any], notify: Notify) -> None:
         """A run may go on with other versions of what computes it; its figures then may not be those of either."""
@@ -191,7 +191,9 @@ def is_taken(path: Path, also: AbstractSet[str] = frozenset()) -> bool:
 
 def _refuse_taken(path: Path, also: AbstractSet[str]) -> None:
     if is_taken(path, also):
-        raise ConfigError(f"{path}: the folder is not empty; continue that run with --resume, or choose another --out")
+        raise ConfigError(
+            f"{path}: the folder is not empty; resume that run (--resume, in Python resume=True), or choose another folder"
+        )
 
 
 def _is_own(name: str, own: AbstractSet[str]) -> bool:

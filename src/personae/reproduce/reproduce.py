@@ -108,18 +108,20 @@ def _open(out: Path, what: dict[str, str], resume: bool) -> None:
     mark = out / "reproduce.json"
     if not resume:
         if out.exists() and any(out.iterdir()):
-            raise ConfigError(f"{out}: the folder is not empty; go on there with --resume, or choose another --out")
+            raise ConfigError(
+                f"{out}: the folder is not empty; resume it (--resume, in Python resume=True), or choose another folder"
+            )
         write_text(mark, json.dumps(what) + "\n")
         return
     if not mark.is_file():
-        raise ConfigError(f"{out}: there is nothing to resume here; start without --resume")
+        raise ConfigError(f"{out}: there is nothing to resume here; start without resuming")
     try:
         found = json.loads(mark.read_text())
         begun = f"{found['system']} at the {found['scale']} scale"
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{mark}: this file is damaged ({error!r}); start anew elsewhere") from error
     if found != what:
-        raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another --out")
+        raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another folder")
 
 
 def _warn(experiments: Sequence[Experiment], notify: Callable[[str], None]) -> None:

@@ -171,7 +171,7 @@ class Processes:
         except (EOFError, OSError):
             code = self._end(connection)
             raise Interrupted(
-                f"{job.folder}: its process ended with code {code}; use fewer --workers and --resume"
+                f"{job.folder}: its process ended with code {code}; use fewer workers, and resume"
             ) from None
         if "error" in answer:
             raise _ERRORS[answer["kind"]](answer["error"])
@@ -261,7 +261,7 @@ def _is_finished(job: Job, out: Path) -> bool:
     if not (folder / "checkpoints" / "finished" / f"{job.experiment.stages[-1].name}.safetensors").is_file():
         return False
     if json.loads((folder / "config.json").read_text()) != json.loads(json.dumps(job.experiment.resolved())):
-        raise ConfigError(f"{folder}: this run is of another experiment; choose another --out")
+        raise ConfigError(f"{folder}: this run is of another experiment; choose another folder")
     return True
 
 

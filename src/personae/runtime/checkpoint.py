@@ -101,7 +101,7 @@ class Checkpoints:
         if own and where["experiment"] != self.experiment:
             raise ConfigError(
                 f"{path}: this checkpoint is of another experiment; resume with its configuration, data and --without, "
-                "or choose another --out"
+                "or choose another folder"
             )
         kind = next(stage for stage in self.recipe if stage.name == position.stage).algorithm.types.state
         try:

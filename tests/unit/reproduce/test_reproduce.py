@@ -398,7 +398,7 @@ def test_unknown_names_are_one_clear_line(system: System, done: Path, tmp_path: 
         find_system("fedgd")
     with pytest.raises(ConfigError, match="tiny has no claim 'T-9'; did you mean T-"):
         choose_claims(system, ["T-9"])
-    with pytest.raises(ConfigError, match="not empty; go on there with --resume"):
+    with pytest.raises(ConfigError, match="not empty; resume it"):
         go(system, done, tmp_path)
     with pytest.raises(ConfigError, match="nothing to resume"):
         go(system, tmp_path, tmp_path, resume=True)
