@@ -25,8 +25,8 @@ class Commands(TyperGroup):
             except NoArgsIsHelpError:
                 raise
             except UsageError as error:
-                command = error.ctx.command_path if error.ctx else "personae"
-                _say(f"{error.format_message().rstrip('.')}; see {command} --help")
+                command = error.ctx.command_path.removeprefix(ctx.command_path) if error.ctx else ""
+                _say(f"{error.format_message().rstrip('.')}; see personae{command} --help")
                 raise typer.Exit(error.exit_code) from None
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from fake import NAME, FakeGrid, Recording, as_a_server, generated  # noqa: F401 - the fixture
 from flwr.app import Error, Message
 
+from fake import NAME, FakeGrid, Recording, as_a_server, generated  # noqa: F401 - the fixture
 from personae.algorithms import FedPE
 from personae.algorithms.fedpe import Down, Private, Up
 from personae.core import wire

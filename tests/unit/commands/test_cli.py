@@ -676,7 +676,8 @@ def test_a_gpu_that_is_not_there_is_refused(
     for device in ("cuda", "tpu"):
         ended = personae("run", experiment, "--out", tmp_path / "run", "--device", device)
         assert ended.code == 2
-        assert f"--device {device}" in one_line(ended)
+        assert "--device" in one_line(ended)
+        assert device in one_line(ended)
 
 
 # ---------------------------------------------------------------------------------------------------- over a network
