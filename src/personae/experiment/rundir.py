@@ -192,7 +192,8 @@ def is_taken(path: Path, also: AbstractSet[str] = frozenset()) -> bool:
 def _refuse_taken(path: Path, also: AbstractSet[str]) -> None:
     if is_taken(path, also):
         raise ConfigError(
-            f"{path}: the folder is not empty; resume that run (--resume, in Python resume=True), or choose another folder"
+            f"{path}: the folder is not empty; resume that run (--resume, in Python resume=True), or "
+            "choose another folder"
         )
 
 
