@@ -45,7 +45,7 @@ app = typer.Typer()
 
 @app.command()
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="With fewer people and rounds: less than a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With fewer photographs and rounds: a minute.")] = False,
     every: Annotated[bool, typer.Option("--all", help="All five systems, a row each: several minutes more.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
     resume: Annotated[
