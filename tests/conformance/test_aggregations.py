@@ -276,7 +276,7 @@ def test_an_experiment_file_says_how() -> None:
         ({"name": "geometric-median", "iterations": 0}, "iterations at least 1"),
         ({"name": "mean", "before": [{"name": "clip", "norm": 0}]}, r"norm is 0\.0"),
         ({"name": "mean", "before": [{"name": "bucketing", "size": 0}]}, "size is 0"),
-        ({"name": "mean", "before": [{"name": "clp"}]}, r"before\.0\.name is 'clp'; did you mean clip\?"),
+        ({"name": "mean", "before": [{"name": "clp"}]}, r"before\.clp\.name is 'clp'; did you mean clip\?"),
         ({"name": "mean", "before": "clip"}, "before is a list of tables"),
     ],
 )

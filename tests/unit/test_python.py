@@ -145,7 +145,7 @@ def test_progress_is_shown_when_asked_for(
         out = tmp_path / str(asked)
         run_experiment(experiment, str(out), cache=faces_cache, progress=asked, callbacks=[enough])
         captured = capsys.readouterr()
-        assert ("pre-trained: " in captured.err) is asked
+        assert ("stage 1 of 3, pre-trained, round" in captured.err) is asked
         assert captured.out == ""
 
 

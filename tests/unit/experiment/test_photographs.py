@@ -338,7 +338,11 @@ def test_an_office_joins_without_its_broken_photograph(
     (tmp_path / "tiny.toml").write_text(EXPERIMENT)
     job = Job.of("run", load_experiment(tmp_path / "tiny.toml"), "exact", 1 << 20)
     heard: list[str] = []
-    monkeypatch.setattr(join, "join", lambda server, member, certs: replace(member, notify=heard.append).host(job))
+
+    def opens(server: str, member: join.Member, certs: Path) -> None:
+        replace(member, execution=replace(member.execution, notify=heard.append)).host(job)
+
+    monkeypatch.setattr(join, "join", opens)
     asked = ("join", "--server", "host:1", "--data", people, "--certs", tmp_path, "--home", tmp_path / "home")
     code, _, err = personae(*asked)
     assert code == 3
