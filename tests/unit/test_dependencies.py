@@ -11,6 +11,7 @@ from imports import PACKAGE, imported
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 NOT_FOR_USERS = {"bench", "dev", "docs"}
 OF_OTHER_NAMES = {"cv2": "opencv-python-headless", "faiss": "faiss-cpu"}  # in extras that may not be installed here
+INSTALLED = packages_distributions()  # it reads the metadata of everything installed: once is enough
 ON_REQUEST = {"onnx", "onnxruntime"}  # their names are handed to the function that imports them (parts/onnx.py)
 
 
@@ -23,9 +24,8 @@ def names_of(requirements: list[str]) -> set[str]:
 
 
 def distributions(modules: set[str]) -> set[str]:
-    known = packages_distributions()
     others = modules - sys.stdlib_module_names - {"personae"}
-    return {canonical(OF_OTHER_NAMES.get(each) or known.get(each, [each])[0]) for each in others}
+    return {canonical(OF_OTHER_NAMES.get(each) or INSTALLED.get(each, [each])[0]) for each in others}
 
 
 def test_every_imported_package_is_declared() -> None:
