@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,7 @@ class Rehearsal:
     benchmarks: Sequence[Benchmark] = (ToyBenchmark(),)
     notebook: Notebook = field(default_factory=Notebook)
     notices: list[str] = field(default_factory=list)
+    excluded: Callable[[], frozenset[str]] = frozenset
 
     @property
     def federation(self) -> Federation:
@@ -206,6 +207,7 @@ class Rehearsal:
             benchmarks=self.benchmarks,
             firewall=self.firewall,
             notify=self.notices.append,
+            excluded=self.excluded,
         )
 
     @property

@@ -56,6 +56,10 @@ def serve(
         int | None,
         typer.Option(min=1, help="The largest answer in MiB. Default: 64 and four times the model."),
     ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Put a client out of the run; repeat.")
+    ] = None,
+    include: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Let it in again; repeat.")] = None,
     app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
     device: Device = "cpu",
     track: Track = None,
@@ -77,12 +81,29 @@ def serve(
     )
     tell_what_leaves(experiment)
     if app_only:
-        deployed.prepare(experiment, folder, list(enrolled(certs)), conditions, resume=resume)
+        deployed.prepare(
+            experiment,
+            folder,
+            list(enrolled(certs)),
+            conditions,
+            resume=resume,
+            exclude=exclude or (),
+            include=include or (),
+        )
         screen.paths([folder / "app"], as_json)
         return
     try:
         deployed.serve(
-            experiment, folder, certs, host=host, port=port, conditions=conditions, resume=resume, notify=notify
+            experiment,
+            folder,
+            certs,
+            host=host,
+            port=port,
+            conditions=conditions,
+            resume=resume,
+            exclude=exclude or (),
+            include=include or (),
+            notify=notify,
         )
     except KeyboardInterrupt:
         raise Interrupted(

@@ -1,8 +1,8 @@
 """What a run writes down, one line each: the engine writes these, and reports, trackers and callbacks get them.
 
-`metrics.jsonl` holds events, `ledger.jsonl` transfers and `timing.jsonl` times. Each class below is one kind of line:
-its fields are the keys of that line, in this order. Reading is strict: a damaged line, or one of another version, is an
-error that names it.
+`metrics.jsonl` holds events, `ledger.jsonl` transfers and admissions, `timing.jsonl` times. Each class below is one
+kind of line: its fields are the keys of that line, in this order. Reading is strict: a damaged line, or one of another
+version, is an error that names it.
 """
 
 import json
@@ -100,6 +100,17 @@ class Transfer(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Admission(Entry):
+    """The operator has put a client out of the run, or let it in again: from this round on."""
+
+    record = "ledger"
+    stage: str
+    round: int
+    client: str
+    admitted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundTime(Entry):
     """How long the training of a round took, without its evaluation."""
 
@@ -116,6 +127,10 @@ def events(lines: Iterable[bytes], origin: object) -> Iterator[Event]:
     """The events of a `metrics.jsonl`; `origin` is what a complaint calls it."""
     kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | RoundWarning
     return _read(TypeAdapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
+
+
+def ledger(lines: Iterable[bytes], origin: object) -> Iterator[Transfer | Admission]:
+    return _read(TypeAdapter(Transfer | Admission), lines, origin)
 
 
 def entries(kind: type[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:

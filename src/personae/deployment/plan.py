@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -78,12 +79,15 @@ class Plan:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
 
-    def resumed(self, clients: Sequence[str], conditions: Conditions) -> Self:
-        """The same run with the same clients, under conditions that may be others as far as results allow."""
-        if tuple(clients) != self.clients:
+    def resumed(self, clients: Sequence[str], conditions: Conditions, excluded: AbstractSet[str] = frozenset()) -> Self:
+        """The same run with the same clients, under conditions that may be others as far as results allow.
+
+        Of `excluded` ones the keys may be gone.
+        """
+        if {*clients} - excluded != {*self.clients} - excluded:
             raise ConfigError(
                 f"this run was begun with the clients {', '.join(self.clients)}; "
-                f"now there are keys of {', '.join(clients)}"
+                f"now there are keys of {', '.join(clients)}; put a client out with --exclude NAME"
             )
         if conditions.coding != self.conditions.coding:
             raise ConfigError(f"this run was begun with --coding {self.conditions.coding}; go on with that")

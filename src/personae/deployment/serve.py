@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from personae.experiment.rundir import environment as surroundings
 from personae.experiment.sources import SYNTHETIC
 from personae.files import hold, lock, private_folder, write_text
 from personae.progress import unheard
+from personae.runtime.excluded import Exclusions, require_clients
 
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
     *(PLAN, NOTICES, OUTCOME, WORKING, SERVING),
@@ -49,11 +50,14 @@ def prepare(
     conditions: Conditions,
     *,
     resume: bool,
+    exclude: Collection[str] = (),
+    include: Collection[str] = (),
     notify: Notify = unheard,
 ) -> None:
     """The folder of the run with its Flower app: new, or with `resume` as it was left.
 
-    A run that has not completed a round makes room for another experiment, as everywhere.
+    A run that has not completed a round makes room for another experiment, as everywhere. Clients to `exclude` are put
+    out of it, and those to `include` are let in again.
     """
     config = experiment.resolved()
     where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
@@ -61,10 +65,12 @@ def prepare(
     if left is not None and (has_begun(out) or left.job.parsed().resolved() == config):
         with closing(RunDirectory.reopen(out, config)) as run:
             run.compare_versions(where, notify)
-        plan = left.resumed(clients, conditions)
+        plan = left.resumed(clients, conditions, Exclusions.of(out).names() - {*include} | {*exclude})
     else:
         plan = Plan.new(experiment, clients, conditions)
+        require_clients((*exclude, *include), clients)
         RunDirectory.create(out, config, experiment.recipe, where, also=LEFT_BEHIND).close()
+    Exclusions.of(out).decide(exclude=exclude, include=include, clients=plan.clients)
     plan.write(out)
     write_app(out / "app", plan.job, out.absolute())
 
@@ -78,6 +84,8 @@ def serve(
     port: int = 9093,
     conditions: Conditions | None = None,
     resume: bool = False,
+    exclude: Collection[str] = (),
+    include: Collection[str] = (),
     notify: Notify = unheard,
 ) -> None:
     """Run the experiment over whichever clients connect, and come back when it is done."""
@@ -87,7 +95,18 @@ def serve(
     with _alone(out):
         if not resume and Plan.is_in(out) and not has_begun(out):
             notify(f"{out}: the run that was begun here completed no round; a new one takes its place")
-        prepare(experiment, out, list(keys), conditions, resume=resume, notify=notify)
+        prepare(
+            experiment,
+            out,
+            list(keys),
+            conditions,
+            resume=resume,
+            exclude=exclude,
+            include=include,
+            notify=notify,
+        )
+        excluded = Exclusions.of(out).names()
+        keys = {name: path for name, path in keys.items() if name not in excluded}
         _tell(experiment, notify)
         with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")

@@ -16,6 +16,7 @@ from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
+from personae.runtime.excluded import Exclusions
 from personae.runtime.flower import Grid, GridTransport
 from personae.tracking import trackers, tracking
 
@@ -62,7 +63,9 @@ def conduct(grid: Grid, out: Path) -> None:
         transport = GridTransport(
             federation, grid, deadline=conditions.deadline, coding=coding, max_bytes=conditions.max_bytes
         )
-        for name in transport.gather(plan.clients, conditions.wait):
+        out_of_it = Exclusions.of(out).names()
+        expected = [name for name in plan.clients if name not in out_of_it]
+        for name in transport.gather(expected, conditions.wait):
             execution.notify(f"{name} has not connected; the run goes on without it until it does")
         with tracking(trackers(conditions.trackers), out, experiment.name, execution.notify) as track:
             engine_of(

@@ -18,6 +18,7 @@ from personae.models import load_weights
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.engine import Benchmark, Engine
+from personae.runtime.excluded import Exclusions
 from personae.runtime.federation import Federation, ModelEvaluator
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Transport
@@ -82,6 +83,7 @@ def engine_of(
         pooled=pooled,
         benchmarks=benchmarks,
         firewall=experiment.firewall,
+        excluded=Exclusions.of(run.path).names,
         coding=coding,
         device=execution.device,
         threads=experiment.threads,

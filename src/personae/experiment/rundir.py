@@ -28,6 +28,7 @@ from personae.privacy.disclosure import descriptions, leaves
 from personae.progress import Notify, unheard
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
+from personae.runtime.excluded import EXCLUDED
 from personae.runtime.store import mark_run
 from personae.version import version
 
@@ -35,7 +36,16 @@ RECORDS = get_args(RecordName)
 LOCK = ".lock"
 VERSIONS = ("personae", "python", "torch", "numpy")  # of the environment: what figures may depend on
 OWN = {  # what a run puts into its folder before it has completed a round
-    *("config.json", "environment.json", "summary.json", "metrics.jsonl", "ledger.jsonl", "timing.jsonl", LOCK),
+    *(
+        "config.json",
+        "environment.json",
+        "summary.json",
+        "metrics.jsonl",
+        "ledger.jsonl",
+        "timing.jsonl",
+        EXCLUDED,
+        LOCK,
+    ),
     *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking"),
 }
 

@@ -19,6 +19,7 @@ from personae.core.events import (
     Transfer,
     entries,
     events,
+    ledger,
 )
 from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
@@ -183,8 +184,11 @@ def read_run(folder: Path) -> Run:
         _add_event(records[event.stage], event)
     for time in _entries(RoundTime, folder):
         records[time.stage].seconds[time.round] = time.seconds
-    for transfer in _entries(Transfer, folder):
-        _add_transfer(records[transfer.stage], transfer)
+    ledger_file = folder / "ledger.jsonl"
+    with _opened(ledger_file) as lines:
+        for entry in ledger(lines, ledger_file):
+            if isinstance(entry, Transfer):
+                _add_transfer(records[entry.stage], entry)
     for path in sorted((folder / "evaluation").glob("*.json")):
         _whole(path, lambda final: _add_evaluation(records[final["stage"]], final))
     summary = folder / "summary.json"

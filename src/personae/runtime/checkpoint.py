@@ -1,7 +1,7 @@
 """Where a run stands, on disk after every round: whole or not at all."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ class Position:
     round: int
     journal: dict[str, int]
     figures: dict[str, float]
+    excluded: tuple[str, ...] = ()  # clients that were out of the run then
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,17 @@ class Checkpoints:
     notify: Notify = unheard
 
     def save(
-        self, stage: Stage, round_: int, state: ServerState, journal: dict[str, int], figures: Mapping[str, float]
+        self,
+        stage: Stage,
+        round_: int,
+        state: ServerState,
+        journal: dict[str, int],
+        figures: Mapping[str, float],
+        excluded: Collection[str] = (),
     ) -> None:
         place = {"experiment": self.experiment, "stage": stage.name, "round": round_}
-        content = sealed(wire.encode(state), {**place, "journal": journal, "figures": dict(figures)})
+        stand = {"journal": journal, "figures": dict(figures), "excluded": sorted(excluded)}
+        content = sealed(wire.encode(state), place | stand)
         if round_ == stage.rounds:
             write_bytes(self._finished(stage.name), content, private=True)
         if self._latest.exists():
@@ -95,7 +103,8 @@ class Checkpoints:
     def _load(self, path: Path, *, own: bool = True) -> tuple[Position, ServerState]:
         try:
             packet, where = unsealed(path.read_bytes())
-            position = Position(where["stage"], where["round"], where["journal"], where["figures"])
+            out = tuple(where["excluded"])
+            position = Position(where["stage"], where["round"], where["journal"], where["figures"], out)
         except (wire.WireError, KeyError, OSError) as error:
             raise DataError(f"{path}: this checkpoint cannot be read ({error}); restore it from a copy") from error
         if own and where["experiment"] != self.experiment:

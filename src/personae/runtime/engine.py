@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,7 @@ from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
 from personae.core.events import (
+    Admission,
     Entry,
     Event,
     GlobalEvaluation,
@@ -26,7 +28,7 @@ from personae.core.samples import Samples
 from personae.core.selection import Occasion
 from personae.core.stage import Stage, predecessors
 from personae.core.warnings import Figures
-from personae.errors import ConfigError, Diverged
+from personae.errors import ConfigError, Diverged, QuorumLost
 from personae.progress import Advance, Progress, silent, unheard
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
@@ -82,6 +84,7 @@ class Engine:
     pooled: Callable[[Sequence[str]], Samples] | None = None  # the training faces of these clients in one place
     benchmarks: Sequence[Benchmark] = ()
     firewall: Firewall = field(default_factory=Firewall)
+    excluded: Callable[[], AbstractSet[str]] = frozenset  # who is out of the run now; asked before every round
     coding: Coding = EXACT  # of the transport: how many bytes cross depends on it
     device: str = "cpu"
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
@@ -107,6 +110,7 @@ class _Walk:
         self.clients = [ClientInfo(name, index, name == source) for index, name in enumerate(holdings.clients)]
         self.before = predecessors(engine.federation.recipe)
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
+        self.out: AbstractSet[str] = frozenset()  # of the run, by the operator's word
         self.events: list[Event] = []  # of the round that is going on
 
     def run(self) -> None:
@@ -128,6 +132,7 @@ class _Walk:
             position, state = latest
             start = next(index for index, stage in enumerate(recipe) if stage.name == position.stage)
             first, figures = position.round + 1, position.figures
+            self.out = frozenset(position.excluded)
         for stage in recipe[start:]:
             if state is None:
                 parent = self.before[stage.name]
@@ -148,11 +153,15 @@ class _Walk:
         recipe = self.engine.federation.recipe
         place = f"stage {recipe.index(stage) + 1} of {len(recipe)}, {stage.title}"
         with self.engine.progress(place, work, unit) as advance:
+            for name in self.out:  # a stage may begin with what was there before they were put out
+                state = stage.algorithm.forget(state, name)
+            state = self._admit(stage, state, first)
             if first == 1 and (stage.evaluate_every or self.before[stage.name] is None):
                 self._evaluate_start(stage, state)
             for round_ in rounds:
                 advance(0, _going_on(stage, round_, figures))
                 began = time.monotonic()
+                state = self._admit(stage, state, round_)
                 state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
                 evaluated = stage.server.evaluated(state)
@@ -161,7 +170,7 @@ class _Walk:
                 self.engine.journal.write(RoundTime(stage=stage.name, round=round_, seconds=seconds))
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
                 kept = evaluated if round_ == stage.rounds else state
-                self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures)
+                self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures, self.out)
                 advance(0, _going_on(stage, round_, figures))
                 self._publish()
 
@@ -199,7 +208,7 @@ class _Walk:
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
         exchange = Exchange(self.engine.transport, "evaluate", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
-        for answer in exchange.ask(state, self.clients):
+        for answer in exchange.ask(state, [client for client in self.clients if client.name not in self.out]):
             if isinstance(answer, Failure):
                 self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer}")
             elif isinstance(answer.message, ClientEvaluation):
@@ -224,7 +233,25 @@ class _Walk:
 
     def _eligible(self, stage: Stage) -> list[ClientInfo]:
         """The clients of the stage's side that take part in training."""
-        return [client for client in self.trainers if stage.takes(client.source)]
+        return [client for client in self.trainers if stage.takes(client.source) and client.name not in self.out]
+
+    def _admit(self, stage: Stage, state: ServerState, round_: int) -> ServerState:
+        """Do as the operator has decided since the last round; gives the state without what is kept of who went."""
+        before, self.out = self.out, self.engine.excluded()
+        for client in self.clients:
+            if (admitted := client.name not in self.out) == (client.name not in before):
+                continue
+            text = f"{client.name} takes part again" if admitted else f"{client.name} was put out of the run"
+            self.engine.notify(f"{stage.name}, round {round_}: {text}")
+            self.engine.journal.write(Admission(stage=stage.name, round=round_, client=client.name, admitted=admitted))
+            self._record(RoundWarning(stage=stage.name, round=round_, text=text))
+            if not admitted:
+                state = stage.algorithm.forget(state, client.name)
+        if stage.algorithm.federated and not self._eligible(stage):
+            raise QuorumLost(
+                f"stage {stage.name}, round {round_}: all who could train in it were put out; let some in again"
+            )
+        return state
 
     def _participants(self, stage: Stage, state: ServerState, round_: int) -> list[ClientInfo]:
         """Who is asked in this round, in the order of the clients."""

@@ -36,6 +36,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
 from personae.experiment.rundir import RunDirectory
 from personae.runtime.checkpoint import LATEST
+from personae.runtime.excluded import Exclusions
 
 SECRET = "nobody-knows-this"
 
@@ -168,6 +169,22 @@ def test_a_client_is_told_the_very_experiment(recipe: Path) -> None:
     assert told.recipe == known.recipe
 
 
+def test_a_client_can_be_put_out_when_a_run_goes_on_and_let_in_again(tmp_path: Path) -> None:
+    out, conditions = tmp_path / "run", Conditions()
+    prepare(experiment(), out, ["ann", "bob", "eve"], conditions, resume=False, exclude=["eve"])
+    assert Exclusions.of(out).names() == {"eve"}
+    prepare(experiment(), out, ["ann"], conditions, resume=True, exclude=["bob"])  # their keys are gone
+    assert Exclusions.of(out).names() == {"bob", "eve"}
+    assert Plan.read(out).clients == ("ann", "bob", "eve")
+    with pytest.raises(ConfigError, match="there are keys of ann"):
+        prepare(experiment(), out, ["ann"], conditions, resume=True, include=["bob"])
+    prepare(experiment(), out, ["ann", "bob"], conditions, resume=True, include=["bob"])
+    assert Exclusions.of(out).names() == {"eve"}
+    with pytest.raises(ConfigError, match="no client 'max' in this run"):
+        prepare(experiment(), tmp_path / "new", ["ann", "bob"], conditions, resume=False, exclude=["max"])
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None:
     clients = ["ann", "bob"]
     plan = Plan.new(experiment(), clients, Conditions())
@@ -175,7 +192,7 @@ def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None
     assert Plan.read(tmp_path) == plan
     assert Plan.new(experiment(), clients, Conditions()).job.run != plan.job.run
     assert plan.resumed(clients, Conditions(deadline=5)).job.run == plan.job.run
-    with pytest.raises(ConfigError, match="begun with the clients ann, bob; now there are keys of ann"):
+    with pytest.raises(ConfigError, match=r"begun with the clients ann, bob; .* keys of ann; put a client out"):
         plan.resumed(["ann"], Conditions())
     with pytest.raises(ConfigError, match="begun with --coding exact"):
         plan.resumed(clients, Conditions(coding="fp16"))
