@@ -8,7 +8,7 @@ from typing import Any
 
 from personae.errors import ConfigError, DataError
 from personae.report.content import Note, Section, Table
-from personae.report.records import Record, Run, Stage, read_run
+from personae.report.records import Record, Run, StageRecord, read_run
 from personae.report.verdict import Model, Verdict, verdict
 from personae.words import counted
 
@@ -77,7 +77,7 @@ def _names(folders: Sequence[Path]) -> dict[str, Path]:
     return {str(folder) if short.count(name) > 1 else name: folder for name, folder in zip(short, folders, strict=True)}
 
 
-def _stage(name: str, model: Model) -> Stage:
+def _stage(name: str, model: Model) -> StageRecord:
     """The stage of a run's best model; which one that is belongs to its label."""
     return replace(model.stage, name=name, label=f"{name}: {model.stage.label}", after=None)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from personae.report.content import Bar, Chart, ChartRow, Note, Track
 from personae.report.measured import Measured
-from personae.report.records import Run, Stage
+from personae.report.records import Run, StageRecord
 from personae.report.verdict import Model, Verdict
 from personae.report.wording import size
 
@@ -102,7 +102,7 @@ def disclosures(run: Run) -> list[Note]:
     return found
 
 
-def left(run: Run, stage: Stage) -> list[str]:
+def left(run: Run, stage: StageRecord) -> list[str]:
     """Declared payloads, then any others that the ledger saw going up."""
     seen = (payload for direction, payload in run.records[stage.name].payloads if direction == "up")
     return list(dict.fromkeys((*(stage.discloses or ()), *sorted(seen))))

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRecord:
     """One stage as the summary describes it: how many rounds it is to have, and what may leave the clients.
 
     None stands for what is not known, because there is no summary yet.
@@ -96,7 +96,7 @@ class Record:
 class Run:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
-    stages: tuple[Stage, ...]
+    stages: tuple[StageRecord, ...]
     records: Mapping[str, Record]
     missing: tuple[str, ...]
     payloads: Mapping[str, Description] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Run:
         return kinds
 
     @property
-    def unfinished(self) -> tuple[Stage, ...]:
+    def unfinished(self) -> tuple[StageRecord, ...]:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
 
 
@@ -194,7 +194,7 @@ def read_run(folder: Path) -> Run:
     summary = folder / "summary.json"
     described = _whole(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
-    stages = (*described, *(Stage(name, name) for name in records if name not in known))
+    stages = (*described, *(StageRecord(name, name) for name in records if name not in known))
     environment = _whole(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
     optional = ("environment.json", "summary.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "evaluation")
     return Run(
@@ -283,9 +283,9 @@ def _payloads(summary: Mapping[str, Any]) -> dict[str, Description]:
     return {name: Description(**words) for name, words in summary.get("payloads", {}).items()}
 
 
-def _stages(summary: Mapping[str, Any]) -> tuple[Stage, ...]:
+def _stages(summary: Mapping[str, Any]) -> tuple[StageRecord, ...]:
     return tuple(
-        Stage(
+        StageRecord(
             name=str(stage["name"]),
             label=str(stage.get("label") or stage["name"]),
             algorithm=str(stage.get("algorithm", "")),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from personae.report.measured import Difference, Measured, difference
-from personae.report.records import Record, Run, Stage
+from personae.report.records import Record, Run, StageRecord
 from personae.report.wording import duration, joined, percent, size
 from personae.words import counted
 
@@ -47,7 +47,7 @@ class Model:
 
     label: str
     role: Role
-    stage: Stage
+    stage: StageRecord
     personal: bool
     figures: Mapping[str, Measured]
     sent: int
@@ -170,10 +170,10 @@ def _given(run: Run, questions: Sequence[Question]) -> list[Model]:
         if any(_is_of(name, each) for name in before)
     }
     label = "the given weights"
-    return [Model(label, Role.START, Stage("", label), False, figures, 0)] if figures else []
+    return [Model(label, Role.START, StageRecord("", label), False, figures, 0)] if figures else []
 
 
-def _role(run: Run, stage: Stage) -> Role:
+def _role(run: Run, stage: StageRecord) -> Role:
     if stage.pools_faces:
         return Role.POOLED
     if any(_shares(run, each) for each in _line(run, stage)):
@@ -181,16 +181,16 @@ def _role(run: Run, stage: Stage) -> Role:
     return Role.ALONE if stage.federated else Role.START
 
 
-def _shares(run: Run, stage: Stage) -> bool:
+def _shares(run: Run, stage: StageRecord) -> bool:
     """Whether clients send more than figures; where they do not, the shared model is that of the stage before."""
     return stage.discloses is None or not all(run.described(payload).is_figure for payload in stage.discloses)
 
 
-def _line(run: Run, stage: Stage) -> list[Stage]:
+def _line(run: Run, stage: StageRecord) -> list[StageRecord]:
     """The federated stages that it comes from, itself included."""
     by_name = {each.name: each for each in run.stages}
-    line: list[Stage] = []
-    at: Stage | None = stage
+    line: list[StageRecord] = []
+    at: StageRecord | None = stage
     while at is not None and at not in line:
         line.append(at)
         at = by_name.get(at.after) if at.after else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from personae.report.records import Metrics, Run, Stage
+from personae.report.records import Metrics, Run, StageRecord
 from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, start_metrics
 
 TOLD = 0.0005  # a fall that one decimal of a percentage does not show is none
@@ -20,7 +20,7 @@ def warnings_of(run: Run) -> list[str]:
     return [*seen, *(line for stage in run.stages for line in _fall(run, stage))]
 
 
-def _fall(run: Run, stage: Stage) -> Iterator[str]:
+def _fall(run: Run, stage: StageRecord) -> Iterator[str]:
     """How far a federated stage ended below its start, on the benchmark on which it fell most."""
     if not stage.federated or run.records[stage.name].evaluation is None:
         return

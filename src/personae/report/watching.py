@@ -7,7 +7,7 @@ from personae.files import write_text
 from personae.report.content import Section
 from personae.report.figures import chosen, legend, progress
 from personae.report.first_screen import chart
-from personae.report.records import Run, Stage
+from personae.report.records import Run, StageRecord
 from personae.report.sections import notices
 from personae.report.table import heading
 from personae.report.templates import metrics_of, render
@@ -37,7 +37,7 @@ def standings(run: Run) -> list[Standing]:
     return [_standing(run, stage) for stage in run.stages]
 
 
-def _standing(run: Run, stage: Stage) -> Standing:
+def _standing(run: Run, stage: StageRecord) -> Standing:
     record = run.records[stage.name]
     finished = record.evaluation is not None
     state = "finished" if finished else "running" if record.last_round else "waiting"

@@ -17,7 +17,7 @@ from personae.parts.clustering import NOBODY, CFinch, Shape, large_enough
 from personae.parts.clustering import shape as shape_file
 from personae.parts.clustering.shape import silhouette
 from personae.report.clusters import cluster_section, lines_of
-from personae.report.records import CLUSTERS, Record, Run, Stage
+from personae.report.records import CLUSTERS, Record, Run, StageRecord
 
 
 def people(count: int, images: int, noise: float, cone: float = 0.0, width: int = 32) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_figures_that_make_no_sense_break_nothing() -> None:
 def test_incomplete_figures_of_a_client_are_left_out_of_tables() -> None:
     whole = {name.removeprefix(CLUSTERS): value for name, value in found(people(31, 12, 0.07)).figures().items()}
     record = Record(clusters={"training": {"ann": whole, "eve": {"count": 3.0}}})
-    run = Run({}, {}, (Stage("cluster", "cluster"),), {"cluster": record}, ())
+    run = Run({}, {}, (StageRecord("cluster", "cluster"),), {"cluster": record}, ())
     assert [line.client for line in lines_of(run)] == ["ann"]
     assert [row[2] for row in cluster_section(run).tables[0].rows] == ["ann"]
 

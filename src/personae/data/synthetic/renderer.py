@@ -34,7 +34,7 @@ from personae.data.synthetic.figure import (
 )
 from personae.data.synthetic.people import draw_people
 from personae.data.synthetic.person import MOLES, Person
-from personae.data.synthetic.scene import Scene, Stage
+from personae.data.synthetic.scene import Drawing, Scene
 from personae.data.synthetic.visible import Visible, visible
 
 CHUNK_PIXELS = {"cpu": 1 << 18, "cuda": 1 << 24}  # rendered at a time: on a CPU, what stays in the cache
@@ -100,11 +100,11 @@ def _check(identities: Tensor, images: Tensor) -> None:
 
 def _draw(scene: Scene, seen: Visible, size: int, closest: float) -> Tensor:
     """The light [N, 3, size, size] that reaches the sensor, back to front."""
-    stage = Stage.set(scene, size, closest)
-    draw_body(stage)
-    stage.only(seen.long_hair, draw_back_hair)
-    draw_neck(stage)
-    portrait = draw_head(stage)
+    drawing = Drawing.begin(scene, size, closest)
+    draw_body(drawing)
+    drawing.only(seen.long_hair, draw_back_hair)
+    draw_neck(drawing)
+    portrait = draw_head(drawing)
     draw_ears(portrait)
     paint_cheeks(portrait)
     portrait.only(seen.wrinkles, paint_wrinkles)

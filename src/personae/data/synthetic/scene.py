@@ -90,7 +90,7 @@ class Face(Latents):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Drawing:
     """What a layer needs to draw itself, and the canvas it draws on; `closest` is the least scale there may be."""
 
     person: Person
@@ -101,7 +101,7 @@ class Stage:
     closest: float
 
     @classmethod
-    def set(cls, scene: Scene, size: int, closest: float) -> "Stage":
+    def begin(cls, scene: Scene, size: int, closest: float) -> "Drawing":
         anatomy = scene.anatomy
         across, up = picture_axes(size, anatomy.scale.device)
         origin_u, origin_v = anatomy.origin.unbind(1)
@@ -150,8 +150,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Portrait(Stage):
-    """A stage with a head on it."""
+class Portrait(Drawing):
+    """A drawing with a head on it."""
 
     face: Face
 
@@ -165,8 +165,8 @@ class Portrait(Stage):
 class Hit:
     """Where the rays meet one ellipsoid."""
 
-    def __init__(self, stage: Stage, part: Part) -> None:
-        self.rays, self.conics, self.part = stage.rays, stage.anatomy.parts, part
+    def __init__(self, drawing: Drawing, part: Part) -> None:
+        self.rays, self.conics, self.part = drawing.rays, drawing.anatomy.parts, part
         a, b, c, d, e = self.conics.outline[:, part].unbind(1)
         u, v = self.rays.u, self.rays.v
         inside = (a * u + (b * v + c)).square_().add_((d * v + e).square_()).neg_().add_(1)
