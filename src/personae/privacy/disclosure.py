@@ -117,6 +117,11 @@ def changes(layered: Layered) -> list[Change]:
     return found or [Change(title, "", "nothing", "", "")]
 
 
+def layer_changes(layers: Iterable[Layer], algorithms: Iterable[type[AnyAlgorithm]]) -> list[Change]:
+    """What each layer changes, around the first of the algorithms that it can go around."""
+    return [change for layer in layers for change in changes(_around_first(layer, algorithms))]
+
+
 def withheld(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> frozenset[str]:
     """Fields that stay empty: of an algorithm with its hyper-parameters, those it says; of a class alone, none."""
     return algorithm.withheld if isinstance(algorithm, Algorithm) else frozenset()

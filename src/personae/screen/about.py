@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from personae.algorithms import ALGORITHMS, AVAILABLE
@@ -20,7 +20,7 @@ from personae.errors import ConfigError
 from personae.experiment.explain import nearest
 from personae.experiment.parameters import first_line, parameters
 from personae.layers import EXAMPLES, LAYERS
-from personae.privacy.disclosure import crossings, markdown, warning
+from personae.privacy.disclosure import crossings, layer_changes, markdown, warning
 from personae.screen.basics import print_json, say
 
 
@@ -75,17 +75,26 @@ def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> 
 
 
 def disclosure(as_markdown: bool, as_json: bool) -> None:
-    """What each algorithm lets across."""
+    """What each algorithm lets across, and what each layer changes of it."""
     if as_markdown:
         typer.echo(markdown(ALGORITHMS.values(), EXAMPLES), nl=False)
         return
-    crossing = crossings(AVAILABLE.values())
+    crossing, changed = crossings(AVAILABLE.values()), layer_changes(EXAMPLES, AVAILABLE.values())
     if as_json:
-        print_json([dataclasses.asdict(item) for item in crossing])
+        print_json(
+            {
+                "algorithms": [dataclasses.asdict(item) for item in crossing],
+                "layers": [dataclasses.asdict(item) for item in changed],
+            }
+        )
         return
     table = Table("algorithm", "direction", "field", "payload")
     for item in crossing:
         table.add_row(item.algorithm, item.direction, item.field, item.payload)
+    output.print(table)
+    table = Table("layer", "direction", "field", Column("with it", no_wrap=True))
+    for change in changed:
+        table.add_row(change.layer, change.direction, change.field, change.after)
     output.print(table)
     for kind in AVAILABLE.values():
         if text := warning(kind):

@@ -648,11 +648,15 @@ def test_the_disclosure_page_is_what_the_types_say(personae: Personae) -> None:
     page = (ROOT / "docs" / "reference" / "disclosure.md").read_text()
     assert page == markdown(ALGORITHMS.values(), EXAMPLES)
     assert personae("disclose", "--markdown").out == page
-    up = [row for row in json.loads(personae("disclose", "--json").out) if row["direction"] == "up"]
+    listed = json.loads(personae("disclose", "--json").out)
+    up = [row for row in listed["algorithms"] if row["direction"] == "up"]
     assert {row["payload"] for row in up if row["algorithm"] == "fedpe"} == {"ModelState", "Count", "Scalars"}
     for name in ("fedgc", "fedface"):
         assert {row["payload"] for row in up if row["algorithm"] == name} >= {"ModelState", "ClassEmbeddings"}
+    carried = [row["field"] for row in listed["layers"] if row["after"] == "Gradient" and row["direction"] == "up"]
+    assert carried == ["momentum", "control_variate"]
     told = " ".join(personae("disclose").out.split())
+    assert "ModelWithoutBatchNorm" in told
     assert "pools the faces" in told
     assert "fedgc sends ClassEmbeddings: a biometric template of each person leaves the client" in told
 
