@@ -13,6 +13,7 @@ from personae.core.samples import Samples
 from personae.experiment.config import Experiment
 from personae.experiment.evaluator import evaluator_of, figures_of
 from personae.experiment.execution import Execution
+from personae.experiment.forgotten import absent
 from personae.experiment.rundir import RunDirectory
 from personae.models import load_weights
 from personae.runtime.checkpoint import Checkpoints
@@ -20,6 +21,7 @@ from personae.runtime.coding import EXACT, Coding
 from personae.runtime.engine import Benchmark, Engine
 from personae.runtime.excluded import Exclusions
 from personae.runtime.federation import Federation, ModelEvaluator
+from personae.runtime.past import Past
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Transport
 
@@ -66,6 +68,7 @@ def engine_of(
     benchmarks: Sequence[Benchmark],
     public: Samples | None = None,
     pooled: Callable[[Sequence[str]], Samples] | None = None,
+    past: Past | None = None,
     coding: Coding = EXACT,
     listeners: Sequence[Callable[[Event], None]] = (),
 ) -> Engine:
@@ -84,6 +87,8 @@ def engine_of(
         benchmarks=benchmarks,
         firewall=experiment.firewall,
         excluded=Exclusions.of(run.path).names,
+        absent=absent(experiment.forgotten),
+        past=past,
         coding=coding,
         device=execution.device,
         threads=experiment.threads,

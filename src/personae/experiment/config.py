@@ -16,6 +16,7 @@ from personae.data.decoding import Handling
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain
+from personae.experiment.forgotten import Forgotten
 from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
 from personae.experiment.overrides import absolute, apply, begins_anew
 from personae.experiment.recipes import absent, folder_of, locate
@@ -66,6 +67,7 @@ class Experiment(Section):
     evaluation: Evaluation = Evaluation()
     firewall: Firewall = Field(default_factory=Firewall)
     tracking: Tracking = Tracking()  # where figures go besides the run's own folder
+    forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:
@@ -100,7 +102,8 @@ class Experiment(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Every value that a result depends on, given or by default, as plain data."""
-        plain: dict[str, Any] = json.loads(self.model_dump_json(exclude={"tracking"}))
+        left_out = {"tracking"} if self.forgotten else {"tracking", "forgotten"}
+        plain: dict[str, Any] = json.loads(self.model_dump_json(exclude=left_out))
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()
         return plain

@@ -19,6 +19,7 @@ from personae.evaluation.protocols import Benchmark
 from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
+from personae.experiment.forgotten import without
 from personae.experiment.sources import SYNTHETIC, Source
 
 RESAMPLES, MOST_RESAMPLED = 200, 10_000
@@ -51,7 +52,8 @@ class Materials:
 
     @cached_property
     def partition(self) -> Partition:
-        return self.experiment.partition.apply(self.private, self.experiment.seed)
+        whole = self.experiment.partition.apply(self.private, self.experiment.seed)
+        return without(whole, self.private, self.experiment.forgotten)
 
     def benchmarks(self) -> list[Benchmark]:
         """People nobody trained on, domain by domain, and the clients' own people on images kept out of training.

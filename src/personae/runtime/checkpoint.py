@@ -84,6 +84,12 @@ class Checkpoints:
             raise DataError(f"{self._finished(stage)}: this is the end of {position.stage}; restore it from a copy")
         return state
 
+    def after(self, stage: str, round_: int) -> tuple[Position, ServerState] | None:
+        """Where the run stood after this round of the stage, if that was kept."""
+        rounds = next(each.rounds for each in self.recipe if each.name == stage)
+        path = self._finished(stage)
+        return self._load(path) if round_ == rounds and path.exists() else None
+
     def inherit(self, folder: Path, stage: Stage) -> None:
         """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""
         _, state = self._load(folder / "finished" / f"{stage.name}.safetensors", own=False)

@@ -37,6 +37,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import torch_threads
 from personae.runtime.knowledge import known, remember
+from personae.runtime.past import Past
 from personae.runtime.round import Outcome, federated_round
 from personae.runtime.transport import Failure, Transport
 
@@ -85,6 +86,8 @@ class Engine:
     benchmarks: Sequence[Benchmark] = ()
     firewall: Firewall = field(default_factory=Firewall)
     excluded: Callable[[], AbstractSet[str]] = frozenset  # who is out of the run now; asked before every round
+    absent: AbstractSet[str] = frozenset()  # clients that keep their places, may be drawn, and are not asked
+    past: Past | None = None  # rounds that are taken over from an earlier run
     coding: Coding = EXACT  # of the transport: how many bytes cross depends on it
     device: str = "cpu"
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
@@ -138,8 +141,32 @@ class _Walk:
                 parent = self.before[stage.name]
                 previous = self.engine.checkpoints.finished(parent) if parent else None
                 state = stage.algorithm.start(previous, self._server(stage, 0))
+                if self.engine.past is not None and stage.name in self.engine.past.rounds:
+                    state, first, figures = self._take_over(stage, state, self.engine.past)
             self._stage(stage, state, first, figures)
             first, state, figures = 1, None, {}
+
+    def _take_over(self, stage: Stage, state: ServerState, past: Past) -> tuple[ServerState, int, Mapping[str, float]]:
+        """Rounds that an earlier run has trained: the state after them, the round to go on with, and their figures."""
+        last, journal = past.rounds[stage.name], self.engine.journal
+        state = self._admit(stage, state, 1)
+        self._begin(stage, state)
+        for round_ in range(1, last + 1):
+            for entry in past.of(stage, round_):
+                self._record(entry) if isinstance(entry, Event) else journal.write(entry)
+            kept = past.state(stage, round_)
+            if kept is not None and stage.evaluates(round_):
+                self._evaluate(stage, stage.server.evaluated(kept[1]), round_)
+        if kept is None:
+            raise ConfigError(f"stage {stage.name}: the state after round {last} was not kept")
+        position, state = kept
+        self.engine.checkpoints.save(stage, last, state, journal.position(), position.figures, self.out)
+        self._publish()
+        return state, last + 1, position.figures
+
+    def _begin(self, stage: Stage, state: ServerState) -> None:
+        if stage.evaluate_every or self.before[stage.name] is None:
+            self._evaluate_start(stage, state)
 
     def _stage(self, stage: Stage, state: ServerState, first: int, figures: Mapping[str, float]) -> None:
         """The rounds of a stage from the `first` on, after one with these figures; none if it was complete already."""
@@ -156,8 +183,8 @@ class _Walk:
             for name in self.out:  # a stage may begin with what was there before they were put out
                 state = stage.algorithm.forget(state, name)
             state = self._admit(stage, state, first)
-            if first == 1 and (stage.evaluate_every or self.before[stage.name] is None):
-                self._evaluate_start(stage, state)
+            if first == 1:
+                self._begin(stage, state)
             for round_ in rounds:
                 advance(0, _going_on(stage, round_, figures))
                 began = time.monotonic()
@@ -181,12 +208,17 @@ class _Walk:
         server = self._server(stage, round_)
         participants: list[ClientInfo] = []
         if stage.algorithm.federated:
-            participants = self._participants(stage, state, round_)
+            drawn = self._participants(stage, state, round_)
+            participants = [client for client in drawn if client.name not in self.engine.absent]
+            advance(len(drawn) - len(participants))
+        if participants:
             exchange = Exchange(self.engine.transport, "train", stage, round_, self.engine.coding)
             outcome = federated_round(
                 stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
             )
             self._enter(exchange)
+        elif stage.algorithm.federated:  # nobody is left of those who were drawn: nothing happens in this round
+            outcome = Outcome(state, {}, {}, {}, {})
         else:
             merged = stage.algorithm.merge(state, (), server)
             outcome = Outcome(merged, {}, {}, merged.figures(), {})
@@ -208,7 +240,8 @@ class _Walk:
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
         exchange = Exchange(self.engine.transport, "evaluate", stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
-        for answer in exchange.ask(state, [client for client in self.clients if client.name not in self.out]):
+        asked = [each for each in self.clients if each.name not in self.out | self.engine.absent]
+        for answer in exchange.ask(state, asked):
             if isinstance(answer, Failure):
                 self.engine.notify(f"{stage.name}, round {round_}: no figures of {answer.client.name}: {answer}")
             elif isinstance(answer.message, ClientEvaluation):

@@ -41,3 +41,15 @@ def remember(
                 values[client.index] = learnt[client.name][kind]
         memory[kind] = values
     return replace(state, memory=memory)
+
+
+def unlearnt(state: StateT, index: int | None) -> StateT:
+    """The state without what was learnt of the client at this place."""
+    known_kinds = [kind for kind in KINDS if kind in state.memory]
+    if index is None or not known_kinds:
+        return state
+    memory = dict(state.memory)
+    for kind in known_kinds:
+        memory[kind] = memory[kind].clone()
+        memory[kind][index] = nan
+    return replace(state, memory=memory)

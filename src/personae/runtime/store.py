@@ -1,9 +1,10 @@
 """Private state on the client's own disk, in versions by round, so that a round can be taken back."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from personae.core import wire
 from personae.core.layout import Layout
@@ -22,9 +23,18 @@ def mark_run(folder: Path, run: str) -> None:
     write_text(folder / RUN, run)
 
 
-def inherit(folder: Path, other: Path) -> None:
-    """What clients kept in the folder of another run, as if it had been kept in this one."""
-    for path in other.rglob("*.safetensors"):
+def inherit(
+    folder: Path, other: Path, rounds: Mapping[str, int] | None = None, forgotten: Collection[str] = ()
+) -> None:
+    """What clients kept in the folder of another run, as if it had been kept in this one.
+
+    With `rounds`, only what they kept in so many rounds of each of these stages. Of `forgotten` clients, nothing.
+    """
+    left_out = {PrivateStore.of(other, client).root for client in forgotten}
+    for path in sorted(other.rglob("*.safetensors")):
+        stage = unquote(path.parent.name)
+        if path.parents[1] in left_out or (rounds is not None and int(path.stem) > rounds.get(stage, 0)):
+            continue
         packet, of = unsealed(path.read_bytes())
         content = sealed(packet, of | {"run": _run(folder)})
         write_bytes(folder / path.relative_to(other), content, private=True)

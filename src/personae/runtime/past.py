@@ -1,0 +1,82 @@
+"""Rounds of an earlier run that another one takes over instead of training them again."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from personae.core.events import Event, RoundTime, RoundWarning, TrainingRound, Transfer
+from personae.core.message import ServerState
+from personae.core.stage import Stage
+from personae.runtime.checkpoint import Checkpoints, Position
+from personae.runtime.knowledge import unlearnt
+
+FiguresT = TypeVar("FiguresT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What is taken over of an earlier run: states and records of training. All that was evaluated is evaluated anew.
+
+    Nothing of the client that is `forgotten` is taken over. If it took part in these rounds, what it has put into
+    averages stays there.
+    """
+
+    rounds: Mapping[str, int]  # by stage: how many of its rounds, the first ones
+    checkpoints: Checkpoints  # of the earlier run
+    records: Sequence[Event | Transfer | RoundTime]  # of the earlier run, in the order in which they were written
+    forgotten: str | None = None
+    index: int | None = None  # of that client
+
+    def of(self, stage: Stage, round_: int) -> Iterator[Event | Transfer | RoundTime]:
+        """What was written down of the training in this round."""
+        mine = self._by_round.get((stage.name, round_), [])
+        asked: tuple[str, ...] = ()
+        for entry in mine:
+            if isinstance(entry, TrainingRound):
+                asked = self._cleaned(entry).participants
+                yield self._cleaned(entry)
+            elif isinstance(entry, RoundWarning) and not (self.forgotten and self.forgotten in entry.text):
+                yield entry
+        yield from _of_training(entry for entry in mine if isinstance(entry, Transfer) and entry.client in asked)
+        yield from (entry for entry in mine if isinstance(entry, RoundTime))
+
+    def state(self, stage: Stage, round_: int) -> tuple[Position, ServerState] | None:
+        """What the server had after this round, if that was kept."""
+        found = self.checkpoints.after(stage.name, round_)
+        if found is None or self.forgotten is None:
+            return found
+        position, state = found
+        return position, unlearnt(stage.algorithm.forget(state, self.forgotten), self.index)
+
+    @cached_property
+    def _by_round(self) -> dict[tuple[str, int], list[Event | Transfer | RoundTime]]:
+        found = defaultdict[tuple[str, int], list[Event | Transfer | RoundTime]](list)
+        for entry in self.records:
+            found[entry.stage, entry.round].append(entry)
+        return found
+
+    def _cleaned(self, entry: TrainingRound) -> TrainingRound:
+        return replace(
+            entry,
+            participants=tuple(name for name in entry.participants if name != self.forgotten),
+            rejected=self._others(entry.rejected),
+            failed=self._others(entry.failed),
+            clients=self._others(entry.clients),
+        )
+
+    def _others(self, by_client: Mapping[str, FiguresT]) -> dict[str, FiguresT]:
+        return {name: each for name, each in by_client.items() if name != self.forgotten}
+
+
+def _of_training(transfers: Iterable[Transfer]) -> Iterator[Transfer]:
+    """Of clients that trained; in an evaluation they get another message after they have answered the first."""
+    answered, done = set[str](), set[str]()
+    for transfer in transfers:
+        if transfer.direction == "up":
+            answered.add(transfer.client)
+        elif transfer.client in answered:
+            done.add(transfer.client)
+        if transfer.client not in done:
+            yield transfer
