@@ -9,7 +9,18 @@ from click import Context
 from click.exceptions import NoArgsIsHelpError, UsageError
 from typer.core import TyperGroup
 
-from personae.commands import about, comparing, data, deployment, evaluation, partition, recipes, recognition, runs
+from personae.commands import (
+    about,
+    attacking,
+    comparing,
+    data,
+    deployment,
+    evaluation,
+    partition,
+    recipes,
+    recognition,
+    runs,
+)
 from personae.console import messages
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.interrupts import interruptible
@@ -34,6 +45,7 @@ app = typer.Typer(cls=Commands, callback=about.personae, no_args_is_help=True, p
 app.add_typer(runs.app)
 app.add_typer(comparing.app)
 app.add_typer(evaluation.app)
+app.add_typer(attacking.app)
 app.add_typer(partition.app)
 app.add_typer(recipes.app)
 app.add_typer(deployment.app)

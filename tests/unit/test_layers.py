@@ -10,6 +10,7 @@ from imports import PACKAGE, imported
 
 EVERYWHERE = {"errors", "files", "interrupts", "progress", "version", "words"}
 BELOW = {
+    "attacks": {"core", "data", "evaluation", "experiment", "runtime"},
     "core": set(),
     "models": set(),
     "parts": {"core"},
@@ -43,6 +44,7 @@ BELOW = {
     "recipes": set(),  # experiments, no code
     "screen": {
         "algorithms",
+        "attacks",
         "console",
         "core",
         "data",
@@ -58,6 +60,7 @@ BELOW = {
     },
     "commands": {
         "algorithms",
+        "attacks",
         "console",
         "core",
         "data",

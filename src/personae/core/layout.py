@@ -58,6 +58,11 @@ class Layout:
         return frozenset(f"{norm}running_{which}" for norm in self._norms for which in ("mean", "var"))
 
     @cached_property
+    def variances(self) -> frozenset[str]:
+        """The running variances of BatchNorm alone."""
+        return frozenset(f"{norm}running_var" for norm in self._norms)
+
+    @cached_property
     def batch_norm(self) -> frozenset[str]:
         """All entries of BatchNorm: its statistics, scales and shifts."""
         affine = {f"{norm}{which}" for norm in self._norms for which in ("weight", "bias")}

@@ -17,14 +17,18 @@ from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.rundir import RunDirectory, environment
-from personae.progress import Progress, silent, unheard
+from personae.progress import Notify, Progress, silent, unheard
 from personae.report.html import write_report
 from personae.runtime.engine import Engine
+from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.public import SharedFaces
 from personae.runtime.store import inherit
+from personae.runtime.transport import Transport
 from personae.tracking import trackers as trackers_called
 from personae.tracking import tracking
+
+Connect = Callable[[Federation, int, str, Notify], Transport]
 
 
 def run_experiment(
@@ -87,8 +91,9 @@ def conduct(
     begin: Path | None = None,
     resume: bool = False,
     listen: Callable[[Event], None] = unheard,
+    connect: Connect = local_transport,
 ) -> None:
-    """Run it without a report.
+    """Run it without a report. `connect` is how its clients are reached.
 
     `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
     it ended with is taken over to the bit, and only the last stage runs here.
@@ -115,7 +120,7 @@ def conduct(
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         if public:
             public.clear()  # what a run that was killed may have left behind half written
-        transport = local_transport(federation, workers, device, execution.notify)
+        transport = connect(federation, workers, device, execution.notify)
         try:
             with tracking(followed, out, experiment.name, execution.notify) as track:
                 engine = engine_of(

@@ -1,6 +1,7 @@
 """Results for a person, as tables, or for a script, as JSON."""
 
 from personae.screen.about import algorithm, algorithms, disclosure, findings, layer, layers
+from personae.screen.attacking import trial
 from personae.screen.demo import demo
 from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
@@ -32,6 +33,7 @@ __all__ = [
     "paths",
     "people",
     "recipes",
+    "trial",
     "watch",
     "written_experiment",
 ]

@@ -1,0 +1,42 @@
+"""What attackers among the clients can do to an experiment."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.attacks import ATTACKS
+from personae.attacks.trial import try_attack
+from personae.commands.options import AsJson, Device, ExperimentFile, Settings, Variant, Workers, execution_of
+from personae.errors import ConfigError
+from personae.experiment.config import load_experiment
+from personae.experiment.rundir import is_taken
+
+app = typer.Typer()
+
+
+@app.command()
+def attack(
+    path: ExperimentFile,
+    name: Annotated[str, typer.Option("--with", metavar="NAME", help=f"The attack: {', '.join(ATTACKS.own)}.")],
+    share: Annotated[float, typer.Option(help="Which share of the clients attacks; one at least.")] = 0.2,
+    scale: Annotated[float, typer.Option(help="How many times as far attackers go as their attack alone would.")] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="Folder of both runs; runs/attack-NAME by default.")] = None,
+    settings: Settings = None,
+    variant: Variant = None,
+    workers: Workers = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment with attackers among its clients, for research: what is lost, and what the server did."""
+    if name not in ATTACKS:
+        raise ConfigError(f"--with {name}: there is no such attack; there are {', '.join(ATTACKS)}")
+    experiment = load_experiment(path, settings or [], variant)
+    folder = out or Path("runs") / f"attack-{experiment.name}"
+    chosen = ATTACKS[name](scale=scale)
+    attacked = folder / f"{name}-{share:g}-x{scale:g}"
+    if is_taken(attacked):
+        raise ConfigError(f"{attacked}: this attack was tried already; choose another folder with --out")
+    trial = try_attack(experiment, folder, chosen, share, execution_of(device, workers))
+    screen.trial(trial, folder, as_json)
