@@ -146,7 +146,7 @@ class Materials:
             identities=source.identities,
             images=source.images,
             first=source.first,
-            domain=source.domain,
+            domain=source.rendered,
             seed=self.experiment.seed if source.seed is None else source.seed,
             size=network.height,
             cache=self.execution.cache,

@@ -8,7 +8,8 @@ from personae.data.decoding import Crop, Handling, Missed
 from personae.data.readers.levels import Level
 from personae.data.readers.naming import named_layout
 from personae.data.readers.official import LAYOUTS
-from personae.data.synthetic import DOMAINS
+from personae.data.synthetic import CAPTURES, DOMAINS, PEOPLE
+from personae.data.synthetic.domains import pair_name
 from personae.experiment.explain import nearest
 from personae.experiment.section import Section
 
@@ -25,7 +26,9 @@ class Source(Section):
     identities: int | None = Field(default=None, ge=1)  # how many; by default all there are
     first: int = Field(default=0, ge=0)  # number of the first one
     images: int = Field(default=20, ge=1)  # synthetic: images of each identity
-    domain: str = next(iter(DOMAINS))  # synthetic: whose people, captured how
+    domain: str = next(iter(DOMAINS))  # synthetic: ready-made people, captured how
+    people: str | None = None  # synthetic: other people, with `capture` in place of `domain`
+    capture: str | None = None  # synthetic: how they are captured
     seed: int | None = Field(default=None, ge=0)  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
     skip_unreadable: bool = False  # files: leave images that cannot be used out
@@ -54,8 +57,9 @@ class Source(Section):
             wrong = given & of_files
             if self.identities is None:
                 raise ValueError("synthetic faces need the number of identities")
+            self._check_domain(given)
         else:
-            wrong = given & {"images", "domain", "seed"}
+            wrong = given & {"images", "domain", "people", "capture", "seed"}
             if self.unlabelled and not wrong:
                 wrong = given & {"identities", "first", "min_images"}
         if wrong:
@@ -69,6 +73,20 @@ class Source(Section):
                 f"no layout is called {self.layout!r}{nearest(self.layout, [each.name for each in LAYOUTS])}"
             )
         return self
+
+    def _check_domain(self, given: set[str]) -> None:
+        apart = given & {"people", "capture"}
+        if apart and ("domain" in given or len(apart) == 1):
+            raise ValueError("people and capture go together, in place of domain")
+        if self.people is not None and self.capture is not None:
+            for known, name, what in ((PEOPLE, self.people, "people"), (CAPTURES, self.capture, "capture")):
+                if name not in known:
+                    raise ValueError(f"no {what} is called {name!r}{nearest(name, known)}")
+
+    @property
+    def rendered(self) -> str:
+        """Synthetic: the name of the domain that is rendered."""
+        return self.domain if self.people is None or self.capture is None else pair_name(self.people, self.capture)
 
     def handled(self, handling: Handling) -> "Source":
         """The same faces from files, their images handled so where that says anything."""

@@ -7,7 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from personae.data.synthetic import ATTRIBUTES, DOMAINS, Capture, Domain, attributes, render, scene
+from personae.data.synthetic import (
+    ATTRIBUTES,
+    CAPTURES,
+    DOMAINS,
+    PEOPLE,
+    Capture,
+    Domain,
+    People,
+    attributes,
+    render,
+    scene,
+)
+from personae.data.synthetic.people import draw_people
 from personae.data.synthetic.random import Stream, rotation
 from personae.data.synthetic.windows import Window
 from personae.errors import ConfigError
@@ -209,6 +221,36 @@ class TestPeopleAndCapture:
         for name in ("Smiling", "Mouth_Slightly_Open"):
             assert torch.equal(column(here, name), column(there, name))
         assert not torch.equal(column(here, "Male"), column(there, "Male"))
+
+    def test_any_people_before_any_camera_by_name(self) -> None:
+        people, images = grid(6, 2)
+        for one in PEOPLE.values():
+            for other in CAPTURES.values():
+                pair = f"{one.name}-{other.name}"
+                named = render(people, images, seed=4, size=16, domain=pair)
+                assert torch.equal(named, render(people, images, seed=4, size=16, domain=Domain(pair, one, other)))
+        assert torch.equal(
+            render(people, images, seed=4, size=16, domain="valley-studio"),
+            render(people, images, seed=4, size=16, domain="studio"),
+        )
+        for wrong in ("islands", "islands-nowhere", "nobody-studio", "islands-studio-"):
+            with pytest.raises(ConfigError, match=f"unknown domain '{wrong}'"):
+                render(people, images, seed=4, domain=wrong)
+
+    def test_variety_scales_how_much_people_differ_in_a_part_of_the_face(self) -> None:
+        numbers = torch.arange(4000)
+        usual = draw_people(numbers, 4, People("any"))
+        alike = draw_people(numbers, 4, People("any", outline_variety=0.5, upper_variety=0.25, lower_variety=2.0))
+        for part, name, factor in (
+            ("head", "temple", 0.5),
+            ("eyes", "x", 0.25),
+            ("brows", "tilt", 0.25),
+            ("nose", "y", 2.0),
+            ("mouth", "width", 2.0),
+        ):
+            before, after = (getattr(getattr(people, part), name) for people in (usual, alike))
+            assert float(after.std() / before.std()) == pytest.approx(factor, rel=0.05), (part, name)
+            assert float(after.mean()) == pytest.approx(float(before.mean()), abs=0.01)
 
     def test_what_belongs_to_a_person_stays(self) -> None:
         people, images = grid(50, 8)

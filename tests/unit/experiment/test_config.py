@@ -175,6 +175,15 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("data", "private", "idents", value=3), r"data\.private\.idents: .* did you mean identities\?"),
         (set_at("data", "private", value={}), "need the number of identities"),
         (set_at("data", "private", "min_images", value=3), "min_images does not go with synthetic"),
+        (set_at("data", "private", "people", value="islands"), "people and capture go together, in place of domain"),
+        (
+            set_at("data", "private", value={"identities": 2, "people": "island", "capture": "studio"}),
+            "no people is called 'island'.* did you mean islands?",
+        ),
+        (
+            set_at("data", "private", value={"identities": 2, "people": "hills", "capture": "studios"}),
+            "no capture is called 'studios'",
+        ),
         (set_at("data", "public", value={"source": "x", "images": 3}), "images does not go with faces from files"),
         (set_at("data", "private", value={"parts": {"a": {"identities": 2}}}), "two sources or more"),
         (

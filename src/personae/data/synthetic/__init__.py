@@ -2,8 +2,8 @@
 
 from personae.data.synthetic.capture import Capture
 from personae.data.synthetic.celeba import ATTRIBUTES
-from personae.data.synthetic.domains import DOMAINS, Domain
+from personae.data.synthetic.domains import CAPTURES, DOMAINS, PEOPLE, Domain
 from personae.data.synthetic.people import People
 from personae.data.synthetic.renderer import attributes, render
 
-__all__ = ["ATTRIBUTES", "DOMAINS", "Capture", "Domain", "People", "attributes", "render"]
+__all__ = ["ATTRIBUTES", "CAPTURES", "DOMAINS", "PEOPLE", "Capture", "Domain", "People", "attributes", "render"]

@@ -1,4 +1,4 @@
-"""Ready-made pairs of people and capture conditions, which differ in both."""
+"""Ready-made people and capture conditions: pairs that differ in both, and any people before any camera."""
 
 from dataclasses import dataclass
 
@@ -73,13 +73,56 @@ WEBCAM = Domain(
     ),
 )
 
+# Other people, not only people who look otherwise: dark hair and skin in a narrow range say little here, outlines are
+# much alike, and noses and mouths tell people apart.
+ISLANDS = People(
+    "islands",
+    skin_tone=(0.85, 0.97),
+    hair_odds=(1.0, 0.0, 0.0, 0.0, 0.0),
+    shape_shift=1.2,
+    outline_variety=0.7,
+    lower_variety=1.4,
+)
+
+# A passport counter: people look into the camera.
+COUNTER = Capture(
+    "counter",
+    yaw=7.0,
+    pitch=4.0,
+    roll=3.0,
+    jitter=0.03,
+    light_side=20.0,
+    ambient=(0.5, 0.7),
+    contrast=(0.9, 1.1),
+    noise=(0.0, 0.015),
+    blur=(0.0, 0.005),
+    gray_rate=0.0,
+    sunglasses_rate=0.0,
+    hat_rate=0.0,
+    occlusion_rate=0.0,
+)
+
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (STUDIO, ENTRANCE, WEBCAM)}
 DEFAULT = STUDIO.name
+PEOPLE: dict[str, People] = {each.name: each for each in (*(domain.people for domain in DOMAINS.values()), ISLANDS)}
+CAPTURES: dict[str, Capture] = {each.name: each for each in (*(domain.capture for domain in DOMAINS.values()), COUNTER)}
+
+
+def pair_name(people: str, capture: str) -> str:
+    """What the domain of these people before this camera is called."""
+    return f"{people}-{capture}"
 
 
 def find_domain(domain: str | Domain) -> Domain:
+    """A domain by its name: a ready-made one, or `islands-studio` for any people before any camera."""
     if isinstance(domain, Domain):
         return domain
-    if domain not in DOMAINS:
-        raise ConfigError(f"unknown domain {domain!r} of synthetic faces; there are: {', '.join(DOMAINS)}")
-    return DOMAINS[domain]
+    if domain in DOMAINS:
+        return DOMAINS[domain]
+    people, _, capture = domain.partition("-")
+    if people in PEOPLE and capture in CAPTURES:
+        return Domain(domain, PEOPLE[people], CAPTURES[capture])
+    raise ConfigError(
+        f"unknown domain {domain!r} of synthetic faces; there are: {', '.join(DOMAINS)}, and any PEOPLE-CAPTURE of "
+        f"{', '.join(PEOPLE)} and {', '.join(CAPTURES)}"
+    )

@@ -1,6 +1,7 @@
 """Who is in the picture: distributions of people, and drawing from them."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,6 +37,10 @@ class People:
     male_rate: float = 0.5
     glasses_rate: float = 0.35
     beard_rate: float = 0.45  # among men
+    # How much people differ in a part of the face, as a multiple of the usual deviation: what tells them apart.
+    outline_variety: float = 1.0  # head, jaw, chin, ears
+    upper_variety: float = 1.0  # eyes and brows
+    lower_variety: float = 1.0  # nose and mouth
 
 
 def draw_people(identities: Tensor, seed: int, people: People) -> Person:
@@ -45,27 +50,31 @@ def draw_people(identities: Tensor, seed: int, people: People) -> Person:
     male = draw.chance(people.male_rate).double()
     gender = male - 0.5
     age, fat = draw.uniform(), draw.normal()
+    outline, upper, lower = (
+        partial(_varied, draw, variety)
+        for variety in (people.outline_variety, people.upper_variety, people.lower_variety)
+    )
     head = Head(
-        width=draw.normal(0.735 + 0.03 * shift, 0.035) + 0.025 * fat,
-        height=draw.normal(1.0 - 0.03 * shift, 0.035),
-        depth=draw.normal(0.84, 0.05),
-        temple=draw.normal(0.0, 0.04),
-        cheek=draw.normal(0.01 + 0.04 * shift, 0.045) + 0.035 * fat,
-        jaw=draw.normal(-0.04 + 0.10 * gender, 0.06) + 0.04 * fat,
-        chin=draw.normal(-0.08 + 0.12 * gender - 0.05 * shift, 0.09),
-        lean=draw.normal(0.0, 0.025),
-        ear_size=draw.normal(0.20, 0.028),
+        width=outline(0.735 + 0.03 * shift, 0.035) + 0.025 * fat,
+        height=outline(1.0 - 0.03 * shift, 0.035),
+        depth=outline(0.84, 0.05),
+        temple=outline(0.0, 0.04),
+        cheek=outline(0.01 + 0.04 * shift, 0.045) + 0.035 * fat,
+        jaw=outline(-0.04 + 0.10 * gender, 0.06) + 0.04 * fat,
+        chin=outline(-0.08 + 0.12 * gender - 0.05 * shift, 0.09),
+        lean=outline(0.0, 0.025),
+        ear_size=outline(0.20, 0.028),
         ear_out=draw.uniform(0.2, 1.0),
         cleft=draw.sometimes(0.25, 0.3, 1.0),
     )
     eyes = Eyes(
-        x=draw.normal(0.305 + 0.02 * shift, 0.024),
-        y=draw.normal(0.0, 0.032),
-        width=draw.normal(0.152, 0.014),
-        height=draw.normal(0.070 - 0.014 * shift - 0.008 * gender, 0.010),
-        tilt=draw.normal(0.03 + 0.10 * shift - 0.03 * gender, 0.085),
-        skew=draw.normal(0.0, 0.014),
-        iris_radius=draw.normal(0.062, 0.006),
+        x=upper(0.305 + 0.02 * shift, 0.024),
+        y=upper(0.0, 0.032),
+        width=upper(0.152, 0.014),
+        height=upper(0.070 - 0.014 * shift - 0.008 * gender, 0.010),
+        tilt=upper(0.03 + 0.10 * shift - 0.03 * gender, 0.085),
+        skew=upper(0.0, 0.014),
+        iris_radius=upper(0.062, 0.006),
         iris=torch.stack([draw.uniform(0.08, 0.45), draw.uniform(0.12, 0.50), draw.uniform(0.05, 0.65)], -1)
         * (1 - 0.65 * min(abs(shift), 1.0)),
         fold=draw.uniform(0.3, 1.0),
@@ -73,30 +82,30 @@ def draw_people(identities: Tensor, seed: int, people: People) -> Person:
         bags=(draw.normal(-0.3, 0.5) + age).clamp(0.0, 1.0),
     )
     brows = Brows(
-        y=draw.normal(0.150 - 0.03 * gender, 0.024),
-        thickness=draw.normal(0.034 + 0.018 * gender, 0.011).clamp(0.012, 0.08),
-        arch=draw.normal(0.045 - 0.025 * gender, 0.025),
-        tilt=draw.normal(0.0, 0.12),
-        width=draw.normal(0.185, 0.018),
-        shift=draw.normal(0.01, 0.018),
-        ridge=draw.normal(0.3 + 0.5 * gender, 0.3),
+        y=upper(0.150 - 0.03 * gender, 0.024),
+        thickness=upper(0.034 + 0.018 * gender, 0.011).clamp(0.012, 0.08),
+        arch=upper(0.045 - 0.025 * gender, 0.025),
+        tilt=upper(0.0, 0.12),
+        width=upper(0.185, 0.018),
+        shift=upper(0.01, 0.018),
+        ridge=upper(0.3 + 0.5 * gender, 0.3),
     )
     nose = Nose(
-        y=draw.normal(-0.37 + 0.02 * shift, 0.035),
-        width=draw.normal(0.112 + 0.018 * gender + 0.022 * shift, 0.018),
-        tip=draw.normal(0.125, 0.02),
-        out=draw.normal(0.11 - 0.03 * shift + 0.02 * gender, 0.03),
-        bridge_width=draw.normal(0.062 + 0.008 * shift, 0.012),
-        bridge_out=draw.normal(0.02 - 0.03 * shift, 0.025),
-        skew=draw.normal(0.0, 0.018),
+        y=lower(-0.37 + 0.02 * shift, 0.035),
+        width=lower(0.112 + 0.018 * gender + 0.022 * shift, 0.018),
+        tip=lower(0.125, 0.02),
+        out=lower(0.11 - 0.03 * shift + 0.02 * gender, 0.03),
+        bridge_width=lower(0.062 + 0.008 * shift, 0.012),
+        bridge_out=lower(0.02 - 0.03 * shift, 0.025),
+        skew=lower(0.0, 0.018),
     )
     mouth = Mouth(
-        y=draw.normal(-0.585, 0.028),
-        width=draw.normal(0.235 + 0.015 * gender, 0.027),
-        upper=draw.normal(0.040 - 0.010 * gender + 0.008 * shift, 0.010).clamp(min=0.012),
-        lower=draw.normal(0.055 - 0.012 * gender + 0.010 * shift, 0.012).clamp(min=0.018),
+        y=lower(-0.585, 0.028),
+        width=lower(0.235 + 0.015 * gender, 0.027),
+        upper=lower(0.040 - 0.010 * gender + 0.008 * shift, 0.010).clamp(min=0.012),
+        lower=lower(0.055 - 0.012 * gender + 0.010 * shift, 0.012).clamp(min=0.018),
         bow=draw.uniform(),
-        skew=draw.normal(0.0, 0.05),
+        skew=lower(0.0, 0.05),
         dimple=draw.sometimes(0.3, 0.4, 1.0),
         lipstick=draw.chance(0.55 * (1 - male)),
         lipstick_colour=torch.stack([draw.uniform(0.5, 0.8), draw.uniform(0.05, 0.2), draw.uniform(0.1, 0.3)], -1),
@@ -135,6 +144,10 @@ def draw_people(identities: Tensor, seed: int, people: People) -> Person:
             colour=draw.colour(0.05, 0.9),
         ),
     )
+
+
+def _varied(draw: Stream, variety: float, mean: float | Tensor, spread: float) -> Tensor:
+    return draw.normal(mean, variety * spread)
 
 
 def _draw_hair(draw: Stream, people: People, male: Tensor, age: Tensor) -> Hair:
