@@ -124,6 +124,10 @@ def reproduce_claims(
         float | None,
         typer.Option(metavar="MINUTES", min=0, help="Stop after so many minutes (exit code 5); --resume continues."),
     ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Judge runs made elsewhere, from their records.jsonl; run nothing."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time: one per core, or 8 on a GPU.")
     ] = None,
@@ -144,6 +148,7 @@ def reproduce_claims(
             claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
             resume=resume,
+            records=records or [],
             runner=Runner(execution_of(device, workers), deadline),
             notify=notify,
         )

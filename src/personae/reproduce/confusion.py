@@ -115,7 +115,7 @@ def confused_pairs(label: str, chosen_by: str, variant: str) -> Quantity:
         chosen = crowd_of(outcomes[chosen_by])
         return _mean(crowd_of(outcomes[variant]), chosen.closest(chosen.class_embeddings, PAIRS))
 
-    return Quantity(label, tuple(dict.fromkeys((chosen_by, variant))), read, "cosine")
+    return Quantity(label, tuple(dict.fromkeys((chosen_by, variant))), read, "cosine", needs_models=True)
 
 
 def most_similar_pairs(label: str, variant: str) -> Quantity:
@@ -129,7 +129,7 @@ def most_similar_pairs(label: str, variant: str) -> Quantity:
         crowd = crowd_of(outcomes[variant])
         return _mean(crowd, crowd.closest(crowd.centres, PAIRS))
 
-    return Quantity(label, (variant,), read, "cosine")
+    return Quantity(label, (variant,), read, "cosine", needs_models=True)
 
 
 def before_and_after(before: str, before_label: str, after: str, after_label: str) -> Pictures:

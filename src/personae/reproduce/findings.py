@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,11 +122,18 @@ class Finding:
         }
 
 
-def find(claim: Claim, outcomes: Mapping[int, Outcomes]) -> Finding:
-    """Measure a claim's quantities in the outcomes of each seed, and test what it says of them."""
+Known = MutableMapping[tuple[int, str], float]  # figures computed from models, by seed and label
+
+
+def find(claim: Claim, outcomes: Mapping[int, Outcomes], known: Known | None = None) -> Finding:
+    """Measure a claim's quantities in the outcomes of each seed, and test what it says of them.
+
+    What needs models is taken from `known` if it is there, and added to it if not.
+    """
+    known = {} if known is None else known
     wanted = {quantity.label: quantity for quantity in (*claim.quantities, *claim.gauges)}
     measured = {
-        label: Measured(quantity, tuple(_read(quantity, of_seed) for of_seed in outcomes.values()))
+        label: Measured(quantity, tuple(_read(quantity, seed, of_seed, known) for seed, of_seed in outcomes.items()))
         for label, quantity in wanted.items()
     }
 
@@ -150,9 +157,18 @@ def spread(values: tuple[float, ...]) -> str:
     return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
 
 
-def _read(quantity: Quantity, outcomes: Outcomes) -> float:
-    """Its value, or not a number where one of its runs diverged and has no outcome."""
-    return quantity.read(outcomes) if all(variant in outcomes for variant in quantity.variants) else math.nan
+def _read(quantity: Quantity, seed: int, outcomes: Outcomes, known: Known) -> float:
+    """Its value, or not a number where one of its runs diverged and has no outcome, or has no models left."""
+    if not all(variant in outcomes for variant in quantity.variants):
+        return math.nan
+    if not quantity.needs_models:
+        return quantity.read(outcomes)
+    place = seed, quantity.label
+    if place not in known:
+        if not all(outcomes[variant].has_models for variant in quantity.variants):
+            return math.nan
+        known[place] = quantity.read(outcomes)
+    return known[place]
 
 
 def _figures(measured: Sequence[Measured]) -> list[dict[str, Any]]:

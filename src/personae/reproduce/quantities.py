@@ -27,6 +27,11 @@ class Outcome:
         return read_run(self.folder)
 
     @property
+    def has_models(self) -> bool:
+        """Not where it was taken from records."""
+        return (self.folder / "models").is_dir()
+
+    @property
     def device(self) -> str:
         """Where it ran, if there is such a device here: what is computed from it later may as well be done there."""
         wanted = str(self.run.environment.get("device", "cpu"))
@@ -60,13 +65,14 @@ Outcomes = Mapping[str, Outcome]  # of one seed, by variant
 class Quantity:
     """A figure with a name, the variants whose runs it needs, and how it is read from them.
 
-    `a - b` is a quantity too, and so is an `average`.
+    `a - b` is a quantity too, and so is an `average`. One that `needs_models` cannot be read from records alone.
     """
 
     label: str
     variants: tuple[str, ...]
     read: Callable[[Outcomes], float] = field(repr=False)
     unit: str = "%"
+    needs_models: bool = False
 
     def __sub__(self, other: "Quantity") -> "Quantity":
         return Quantity(
@@ -74,6 +80,7 @@ class Quantity:
             (*self.variants, *other.variants),
             lambda outcomes: self.read(outcomes) - other.read(outcomes),
             self.unit,
+            self.needs_models or other.needs_models,
         )
 
 
@@ -89,4 +96,9 @@ def constant(value: float, unit: str = "%") -> Quantity:
 
 def average(label: str, *parts: Quantity) -> Quantity:
     variants = tuple(dict.fromkeys(variant for part in parts for variant in part.variants))
-    return Quantity(label, variants, lambda outcomes: statistics.fmean(part.read(outcomes) for part in parts))
+    return Quantity(
+        label,
+        variants,
+        lambda outcomes: statistics.fmean(part.read(outcomes) for part in parts),
+        needs_models=any(part.needs_models for part in parts),
+    )

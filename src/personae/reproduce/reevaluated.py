@@ -24,7 +24,7 @@ def evaluated_again(label: str, variant: str, metric: str, **options: Any) -> Qu
         with torch_threads(1):  # a client works with one thread
             return 100 * statistics.fmean(_figures(outcomes[variant], metric, options))
 
-    return Quantity(label, (variant,), read)
+    return Quantity(label, (variant,), read, needs_models=True)
 
 
 def _figures(outcome: Outcome, metric: str, options: dict[str, Any]) -> Iterator[float]:

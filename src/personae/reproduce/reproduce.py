@@ -1,7 +1,8 @@
 """From the name of a system to verdicts on its claims."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,10 @@ from personae.reproduce.findings import Finding, find
 from personae.reproduce.pages import write_findings
 from personae.reproduce.plan import Plan
 from personae.reproduce.quantities import Outcome, Outcomes
+from personae.reproduce.records import Records, keep_figures, keep_missing, keep_run
 from personae.reproduce.runner import Runner, below
 from personae.reproduce.systems import SYSTEMS
+from personae.words import counted
 
 Scale = Literal["small", "large", "paper"]
 PAPER_SCALE = "paper-scale"  # the recipe's name; `paper` is that of the paper's own data
@@ -63,10 +66,14 @@ def reproduce(
     claims: Sequence[str] = (),
     seeds: int = 3,
     resume: bool = False,
+    records: Sequence[Path] = (),
     runner: Runner | None = None,
     notify: Callable[[str], None] = unheard,
 ) -> Reproduction:
-    """Run what the claims need, once for each seed, in `out/runs`; then judge them and write it down in `out`."""
+    """Run what the claims need, once for each seed, in `out/runs`; then judge them and write it down in `out`.
+
+    With `records`, files that were written elsewhere, nothing is run: claims are judged whose runs are all in them.
+    """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: there must be one at least, and two for a verdict")
     runner = runner or Runner()
@@ -83,7 +90,16 @@ def reproduce(
         plan = Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
         jobs += below(f"seed-{seed}", plan.needed(needed))
         folders[seed] = {name: f"seed-{seed}/{plan.folders[name]}" for name in needed}
-    failed = runner.run(jobs, out / "runs")
+    known: dict[tuple[int, str], float] = {}
+    if records:
+        found = Records.read(records)
+        here = {job.folder for job in jobs if found.unpack(job.folder, job.experiment, out / "runs")}
+        failed, known = found.failed, found.figures
+        chosen = _judgeable(chosen, folders, here | {*failed}, notify)
+    else:
+        failed = runner.run(jobs, out / "runs", lambda folder, problem: keep_run(out, folder, problem))
+        here = {job.folder for job in jobs}
+        keep_missing(out, sorted(here - {*failed}))
 
     outcomes: dict[int, Outcomes] = {
         seed: {
@@ -91,16 +107,37 @@ def reproduce(
                 experiments[name].model_copy(update={"seed": seed}), out / "runs" / folder, runner.execution.cache
             )
             for name, folder in of_seed.items()
-            if folder not in failed
+            if folder in here and folder not in failed
         }
         for seed, of_seed in folders.items()
     }
-    findings = tuple(find(claim, outcomes) for claim in chosen)
+    findings = tuple(find(claim, outcomes, known) for claim in chosen)
     about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
-    whole = all(name in of_seed for of_seed in outcomes.values() for name in system.pictured)
+    whole = not records and all(name in of_seed for of_seed in outcomes.values() for name in system.pictured)
     pictures = system.pictures(outcomes, out / "plots") if system.pictures and whole else []
+    if not records:
+        keep_figures(out, known)
     write_findings(findings, about, out, pictures)
     return Reproduction(findings, tuple(pictures))
+
+
+def _judgeable(
+    claims: Sequence[Claim],
+    folders: Mapping[int, Mapping[str, str]],
+    ended: AbstractSet[str],
+    notify: Callable[[str], None],
+) -> tuple[Claim, ...]:
+    """The claims whose runs have all ended, with every seed."""
+    found = []
+    for claim in claims:
+        missing = sorted({of_seed[name] for of_seed in folders.values() for name in claim.variants} - ended)
+        if missing:
+            notify(f"{claim.id} is left out: {counted(len(missing), 'run')} not in the records, such as {missing[0]}")
+        else:
+            found.append(claim)
+    if not found:
+        raise ConfigError("the records have not all runs of any claim with these seeds; ask for fewer --seeds")
+    return tuple(found)
 
 
 def _open(out: Path, what: dict[str, str], resume: bool) -> None:

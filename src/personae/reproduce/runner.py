@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -28,6 +28,12 @@ from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
 from personae.runtime.inprocess import available_cores
 
+Ended = Callable[[str, str | None], None]
+
+
+def _unwatched(folder: str, problem: str | None) -> None:
+    """Nobody wants to know."""
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -39,8 +45,11 @@ class Runner:
     execution: Execution = field(default_factory=Execution)
     deadline: float | None = None
 
-    def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
-        """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why."""
+    def run(self, jobs: Sequence[Job], out: Path, ended: Ended = _unwatched) -> dict[str, str]:
+        """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why.
+
+        `ended` is told the folder of each run that ends here, with what went wrong in it.
+        """
         _require_beginnings(jobs)
         finished = {job.folder for job in jobs if _is_finished(job, out)}
         left = [job for job in jobs if job.folder not in finished]
@@ -52,6 +61,7 @@ class Runner:
         with self.execution.progress("experiments", len(left), "runs") as advance:
             for job, problem in self._results(left, finished, out):
                 advance(1)
+                ended(job.folder, problem)
                 if problem is not None:
                     failed[job.folder] = problem
                     self.execution.notify(f"{job.folder}: {problem}")

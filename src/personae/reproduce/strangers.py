@@ -20,7 +20,7 @@ def among_strangers(label: str, variant: str) -> Quantity:
         with torch_threads(1):  # as everything whose bits matter
             return 100 * _rank_one(outcomes[variant])
 
-    return Quantity(label, (variant,), read)
+    return Quantity(label, (variant,), read, needs_models=True)
 
 
 def _rank_one(outcome: Outcome) -> float:

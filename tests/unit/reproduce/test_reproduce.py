@@ -421,7 +421,7 @@ class Nowhere(Runner):
 
     asked: list[str] = field(default_factory=list)
 
-    def run(self, jobs: Sequence[Job], out: Path) -> dict[str, str]:
+    def run(self, jobs: Sequence[Job], out: Path, *_: object) -> dict[str, str]:
         self.asked.extend(job.folder for job in jobs)
         return {job.folder: "not today" for job in jobs}
 
