@@ -21,7 +21,7 @@ from personae.aggregation import AGGREGATIONS, PREPARATIONS
 from personae.algorithms import ALGORITHMS
 from personae.cli import app
 from personae.data import PartitionPlan
-from personae.experiment.config import Evaluation, Experiment, Tracking
+from personae.experiment.config import AuditSection, Evaluation, Experiment, Tracking
 from personae.experiment.parameters import Parameter, first_line, parameters
 from personae.experiment.sources import Source
 from personae.experiment.stages import StageSection
@@ -66,6 +66,12 @@ SECTIONS: Mapping[str, tuple[str, type, str]] = {  # heading: (table, class, wor
     "Evaluation": ("[evaluation]", Evaluation, "[Evaluation](../concepts/evaluation.md) explains the figures."),
     "Firewall": ("[firewall]", Firewall, "Which updates the server refuses."),
     "Tracking": ("[tracking]", Tracking, "[Track a run](../howto/tracking.md) has the trackers."),
+    "Audit": (
+        "[audit]",
+        AuditSection,
+        "What `personae run` measures of a run's privacy, and keeps for that in the folder `audit` of the run. "
+        "[Privacy](../concepts/privacy.md) has the attacks.",
+    ),
     "Stages": ("[[stages]]", StageSection, "A stage is an algorithm run for some rounds. There is one table for each."),
 }
 PARTS: Mapping[str, tuple[str, Mapping[str, type[Any]]]] = {
@@ -110,7 +116,7 @@ def _below(section: str, kind: type) -> list[Parameter]:
 
 def _own(kind: type) -> Iterator[Parameter]:
     """Keys of this table; tables that have a section of their own on the page are left out."""
-    elsewhere = ("data", "partition", "network", "evaluation", "firewall", "stages")
+    elsewhere = ("data", "partition", "network", "evaluation", "firewall", "audit", "stages")
     for each in parameters(kind):
         if kind is Experiment and each.key.partition(".")[0] in elsewhere:
             continue

@@ -17,6 +17,7 @@ from personae.commands import (
     deployment,
     evaluation,
     partition,
+    privacy,
     recipes,
     recognition,
     runs,
@@ -46,6 +47,7 @@ app.add_typer(runs.app)
 app.add_typer(comparing.app)
 app.add_typer(evaluation.app)
 app.add_typer(attacking.app)
+app.add_typer(privacy.app)
 app.add_typer(partition.app)
 app.add_typer(recipes.app)
 app.add_typer(deployment.app)

@@ -19,10 +19,10 @@ BELOW = {
     "layers": {"core", "parts"},
     "selection": {"core"},
     "aggregation": {"core"},
-    "privacy": {"core"},
+    "privacy": {"core", "parts"},
     "data": {"core"},
     "runtime": {"core", "parts"},
-    "report": {"core", "data", "evaluation"},
+    "report": {"core", "data", "evaluation", "privacy"},
     "tracking": {"core"},
     "experiment": {
         "aggregation",

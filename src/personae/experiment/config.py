@@ -53,6 +53,19 @@ class Tracking(Section):
     trackers: tuple[str, ...] = ()  # tensorboard, mlflow, or one of another package
 
 
+class AuditSection(Section):
+    """What is measured of a run's privacy when it ends, and kept for that. It changes no result."""
+
+    attacks: tuple[str, ...] = ()  # by name, as in `personae audit --attack`; "all" for every one
+    rounds: tuple[int, ...] = ()  # keep what the server receives in these rounds of each stage; -1 is the last
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if 0 in self.rounds:
+            raise ValueError("rounds are counted from 1, and from -1 backwards")
+        return self
+
+
 class Experiment(Section):
     """Everything that determines a result."""
 
@@ -68,6 +81,7 @@ class Experiment(Section):
     firewall: Firewall = Field(default_factory=Firewall)
     tracking: Tracking = Tracking()  # where figures go besides the run's own folder
     forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
+    audit: AuditSection = AuditSection()  # what is measured of the run's privacy
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:
@@ -102,7 +116,7 @@ class Experiment(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Every value that a result depends on, given or by default, as plain data."""
-        left_out = {"tracking"} if self.forgotten else {"tracking", "forgotten"}
+        left_out = {"tracking", "audit"} if self.forgotten else {"tracking", "audit", "forgotten"}
         plain: dict[str, Any] = json.loads(self.model_dump_json(exclude=left_out))
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()

@@ -115,10 +115,11 @@ class Materials:
         if source is None:
             return None
         if source.parts is not None:
-            return join_faces(self.experiment.name, {name: self._one(part) for name, part in source.parts.items()})
-        return self._one(source)
+            return join_faces(self.experiment.name, {name: self.opened(part) for name, part in source.parts.items()})
+        return self.opened(source)
 
-    def _one(self, source: Source) -> FaceSet:
+    def opened(self, source: Source) -> FaceSet:
+        """The faces of one source, at the size of the experiment's network."""
         network = self.experiment.network
         if source.source != SYNTHETIC:
             faces = open_faces(

@@ -11,6 +11,7 @@ from personae.core.acceleration import Acceleration
 from personae.core.events import Event
 from personae.data import Split
 from personae.experiment.assembly import engine_of, federation_of, initial_weights
+from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.evaluator import benchmarks_of
 from personae.experiment.execution import Execution
@@ -23,6 +24,7 @@ from personae.runtime.engine import Engine
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.public import SharedFaces
+from personae.runtime.recording import Recording
 from personae.runtime.store import inherit
 from personae.runtime.transport import Transport
 from personae.tracking import trackers as trackers_called
@@ -77,8 +79,11 @@ def run_with_report(
         for callback in callbacks:
             callback(event)
 
+    attacks_called(experiment.audit.attacks)  # that there is none of this name is said before the work
     with contextlib.suppress(StopRun):
         conduct(experiment, out, execution, resume=resume, listen=listen)
+        if experiment.audit.attacks:
+            audit_run(out, experiment.audit.attacks, execution=execution)
     write_report(out)
     return RunResult(out)
 
@@ -121,6 +126,8 @@ def conduct(
         if public:
             public.clear()  # what a run that was killed may have left behind half written
         transport = connect(federation, workers, device, execution.notify)
+        if experiment.audit.rounds:
+            transport = Recording(transport, out, recipe, experiment.audit.rounds)
         try:
             with tracking(followed, out, experiment.name, execution.notify) as track:
                 engine = engine_of(

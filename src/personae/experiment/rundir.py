@@ -46,7 +46,7 @@ OWN = {  # what a run puts into its folder before it has completed a round
         EXCLUDED,
         LOCK,
     ),
-    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking"),
+    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking", "audit"),
 }
 
 

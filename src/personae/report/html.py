@@ -10,6 +10,7 @@ from personae.report.content import Note, Section
 from personae.report.fairness import fairness_section
 from personae.report.figures import chosen, legend, operating_points, per_client, progress, score_distributions
 from personae.report.first_screen import chart, disclosures, sent
+from personae.report.privacy import privacy_section
 from personae.report.records import Run, read_run
 from personae.report.sections import faces, notices, results, setting, timing, traffic
 from personae.report.table import heading
@@ -57,6 +58,7 @@ def _page(
         cluster_section(run),
         faces(run),
         fairness_section(run),
+        privacy_section(run),
         traffic(run),
         timing(run),
         *ends,

@@ -24,6 +24,7 @@ from personae.core.events import (
 from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
+from personae.privacy.audit.finding import Audit, read_audit
 
 Metrics = Mapping[str, float]
 CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
@@ -72,6 +73,8 @@ class Record:
     payloads: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Bytes by direction and payload."""
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+    payload_rounds: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+    payload_clients: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     evaluation: Mapping[str, Any] | None = None
     last_round: int = 0
 
@@ -93,6 +96,17 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Forgotten:
+    """A line of `forgotten.jsonl`: what was taken out of a run, and how that was verified."""
+
+    when: str
+    client: str
+    person: str | None
+    how: str
+    verified: str
+
+
+@dataclass(frozen=True)
 class Run:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -101,6 +115,9 @@ class Run:
     missing: tuple[str, ...]
     payloads: Mapping[str, Description] = field(default_factory=dict)
     """The kinds that may cross in it, as it described them when it began."""
+    audit: Audit | None = None
+    """What attacks on its privacy found; None where none was made."""
+    forgotten: tuple[Forgotten, ...] = ()
 
     def described(self, payload: str) -> Description:
         """A kind in words; one that nobody has described goes by its name."""
@@ -204,7 +221,21 @@ def read_run(folder: Path) -> Run:
         records={stage.name: records[stage.name] for stage in stages},
         missing=tuple(name for name in optional if not (folder / name).exists()),
         payloads=_whole(summary, _payloads) if summary.is_file() else {},
+        audit=read_audit(folder),
+        forgotten=tuple(_forgotten(folder / "forgotten.jsonl")),
     )
+
+
+def _forgotten(path: Path) -> Iterator[Forgotten]:
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                said = json.loads(line)
+                person = None if said.get("person") is None else str(said["person"])
+                told = [str(said[key]) for key in ("when", "client", "how", "verified")]
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path}, line {number}, cannot be read: {error}") from error
+            yield Forgotten(told[0], told[1], person, told[2], told[3])
 
 
 def _entries(kind: type[EntryT], folder: Path) -> Iterator[EntryT]:
@@ -269,6 +300,8 @@ def _add_transfer(record: Record, transfer: Transfer) -> None:
     record.traffic[transfer.direction][transfer.round] += transfer.bytes
     record.payloads[transfer.direction, transfer.payload] += transfer.bytes
     record.messages[transfer.direction, transfer.payload] += 1
+    record.payload_rounds[transfer.direction, transfer.payload].add(transfer.round)
+    record.payload_clients[transfer.direction, transfer.payload].add(transfer.client)
 
 
 def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from personae.screen.about import algorithm, algorithms, disclosure, findings, l
 from personae.screen.attacking import trial
 from personae.screen.demo import demo
 from personae.screen.faces import aligned, holdings, inspection, packed
+from personae.screen.privacy import audit
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
 from personae.screen.results import comparison
 from personae.screen.runs import findings_of_claims, forecast, models, paths, recipes, written_experiment
@@ -13,6 +14,7 @@ __all__ = [
     "algorithm",
     "algorithms",
     "aligned",
+    "audit",
     "benchmarks",
     "clusters",
     "comparison",

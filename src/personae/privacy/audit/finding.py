@@ -1,0 +1,84 @@
+"""What an attack found, with what chance alone would have found."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from personae.errors import DataError
+from personae.files import write_text
+
+FILE = "audit.json"  # in the folder of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One figure of one attack on one stage of a run; or, with a `reason`, why there is none."""
+
+    attack: str
+    stage: str
+    target: str  # what was attacked: a kind of payload, the model, or an answer
+    figure: str  # what is counted
+    value: float | None = None
+    chance: float | None = None  # what somebody gets who guesses
+    low: float | None = None  # the 95% interval of the value
+    high: float | None = None
+    trials: int = 0
+    details: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""  # why it was not measured
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether the interval lies above what guessing gives."""
+        return self.low is not None and self.chance is not None and self.low > self.chance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """An attack in words."""
+
+    name: str
+    has: str
+    tries: str
+    strength: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The attacks that were made on a run, and what they found."""
+
+    attacks: tuple[Described, ...]
+    findings: tuple[Finding, ...]
+
+    def of(self, stages: Iterable[str]) -> tuple[Finding, ...]:
+        wanted = set(stages)
+        return tuple(each for each in self.findings if each.stage in wanted)
+
+
+def write_audit(run: Path, audit: Audit) -> Path:
+    """Into the folder of the run, where its report, its card and its annex find it."""
+    write_text(run / FILE, json.dumps(asdict(audit), indent=1) + "\n")
+    return run / FILE
+
+
+def read_audit(run: Path) -> Audit | None:
+    """What was measured of a run; None where nothing was."""
+    path = run / FILE
+    if not path.is_file():
+        return None
+    try:
+        plain = json.loads(path.read_bytes())
+        attacks = tuple(Described(**each) for each in plain["attacks"])
+        return Audit(attacks, tuple(Finding(**each) for each in plain["findings"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read: {error}; make it again with personae audit") from error
+
+
+def wilson(hits: float, trials: int) -> tuple[float, float]:
+    """The 95% interval of a share."""
+    z, share = 1.959964, hits / trials
+    middle = share + z * z / (2 * trials)
+    reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)

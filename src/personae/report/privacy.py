@@ -1,0 +1,127 @@
+"""Privacy of a run: who could see what, what bounds that, what attacks found, and what was forgotten."""
+
+from collections.abc import Iterator
+
+from personae.privacy.audit import PRIVACY_ATTACKS
+from personae.privacy.audit.finding import Finding
+from personae.report.content import Note, Section, Table
+from personae.report.records import Run
+from personae.words import counted
+
+NOT_MEASURED = "not measured"
+NO_BOUND = "none. Nothing bounds mathematically what the model or an update says about a person."
+THREATS = (
+    (
+        "the server",
+        "It keeps to the method and looks at everything that it receives. It never receives faces. Nothing here stops "
+        "a server that sends a client something else than the method says.",
+    ),
+    (
+        "another client",
+        "It sees the models that the server sends, and no update of anybody else. Clients that work together with the "
+        "server see what the server sees.",
+    ),
+    (
+        "whoever has the model",
+        "It can look inside, and try it on any photograph. A model that was published cannot be called back.",
+    ),
+    (
+        "whoever may ask the model",
+        "It gets answers, and no scores unless somebody shows them (--scores): from scores a template can be computed.",
+    ),
+    (
+        "not covered",
+        "The client's own machine and the people who use it; how faces were collected; what is done with the answers.",
+    ),
+)
+
+
+def privacy_section(run: Run) -> Section:
+    """The privacy page of a report."""
+    notes = [Note(NO_BOUND, "notice", "Differential privacy: ")]
+    if run.audit is None:
+        notes.append(Note("personae audit measures it on this run.", "notice", "Attacks: not measured. "))
+    tables = [
+        Table(["who", "what is assumed"], THREATS, "Threat model: whom this page is about.", texts=2),
+        Table(
+            ["stage", "payload", "from", "to", "rounds", "messages", "what it is"],
+            seen(run),
+            "Who saw what: by payload, party and round.",
+            texts=7,
+        ),
+        Table(
+            ["stage", "attack", "on", "figure", "found", "95%", "chance", "trials"],
+            list(attack_rows(run)),
+            "Attacks that were made on this run. Chance is what somebody gets who guesses.",
+            texts=4,
+        ),
+        Table(
+            ["attack", "the attacker has", "and tries", "how strong the attack is"],
+            [[each.name, each.has, each.tries, each.strength] for each in PRIVACY_ATTACKS.own.values()],
+            "What the attacks assume.",
+            texts=4,
+        ),
+    ]
+    if run.forgotten:
+        head = ["when", "client", "person", "how", "verified"]
+        tables.append(Table(head, forgotten(run), "What was forgotten.", texts=5))
+    else:
+        notes.append(Note("nothing.", "notice", "Forgotten: "))
+    lead = "Who could see what, what bounds it, and what attacks found."
+    return Section("privacy", "Privacy", lead, notes=notes, tables=[table for table in tables if table.rows])
+
+
+def seen(run: Run) -> list[list[str]]:
+    """What crossed, from whom to whom, and in which rounds."""
+    rows = []
+    for stage in run.stages:
+        record = run.records[stage.name]
+        for (way, payload), rounds in sorted(record.payload_rounds.items(), reverse=True):
+            clients = counted(len(record.payload_clients[way, payload]), "client")
+            parties = [clients, "the server"] if way == "up" else ["the server", f"{clients}, each its own"]
+            count = f"{record.messages[way, payload]:,}"
+            rows.append([stage.label, payload, *parties, _rounds(rounds), count, run.described(payload).meaning])
+        if stage.pools_faces:
+            rows.append([stage.label, "faces", "all clients", "one place", "all", "–", "the images themselves"])
+    return rows
+
+
+def attack_rows(run: Run) -> Iterator[list[str]]:
+    """Every attack that there is on every stage in which clients took part."""
+    labels = {stage.name: stage.label for stage in run.stages}
+    made = run.audit.findings if run.audit else ()
+    for stage in run.stages:
+        if not stage.federated:
+            continue
+        done = [finding for finding in made if finding.stage == stage.name]
+        yield from ([labels[each.stage], *attack_row(each)[1:]] for each in done)
+        missing = [name for name in PRIVACY_ATTACKS.own if name not in {each.attack for each in done}]
+        yield from ([stage.label, name, "–", "–", NOT_MEASURED, "–", "–", "–"] for name in missing)
+
+
+def attack_row(finding: Finding) -> list[str]:
+    """Stage, attack, target, figure, value, interval, chance, trials."""
+    cells = [finding.stage, finding.attack, finding.target, finding.figure]
+    if finding.value is None:
+        return [*cells, NOT_MEASURED, "–", "–", "–"]
+    interval = "–" if finding.low is None or finding.high is None else f"{_told(finding, finding.low)} to "
+    interval += "" if finding.high is None else _told(finding, finding.high)
+    chance = "–" if finding.chance is None else _told(finding, finding.chance)
+    return [*cells, _told(finding, finding.value), interval, chance, f"{finding.trials:,}"]
+
+
+def _told(finding: Finding, value: float) -> str:
+    return f"{value:.2f}" if finding.figure.startswith("epsilon") else f"{100 * value:.3g}%"
+
+
+def forgotten(run: Run) -> list[list[str]]:
+    return [[each.when, each.client, each.person or "everybody", each.how, each.verified] for each in run.forgotten]
+
+
+def _rounds(rounds: set[int]) -> str:
+    """`1 to 8`, or how many of them where some are missing."""
+    first, last = min(rounds), max(rounds)
+    if first == last:
+        return str(first)
+    between = "" if len(rounds) == last - first + 1 else f", {len(rounds)} of them"
+    return f"{first} to {last}{between}"

@@ -1,0 +1,67 @@
+"""Rows that stand for people are found; rows that say nothing are not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacked import evidence
+from personae.privacy.audit import PRIVACY_ATTACKS, Audit, read_audit, write_audit
+from personae.privacy.audit.attack import means
+from personae.privacy.audit.finding import wilson
+from personae.privacy.audit.templates import Templates
+
+
+def with_rows(rows_of):
+    """Evidence whose server holds the rows that `rows_of` makes of the clients' trained photographs."""
+    plain = evidence(clients=20, each=2)
+    embedder = plain.embedder()
+    trained = [type(person)(person.name, person.trained) for person in plain.people]
+    true = means(embedder, trained)
+    clients = {f"c{k}": rows_of(true[2 * k : 2 * k + 2]) for k in range(20)}
+    return evidence(clients=20, each=2, templates={"ClassEmbeddings": clients})
+
+
+def test_rows_that_are_sent_plainly_are_named():
+    (found,) = Templates().findings(with_rows(lambda rows: 3 * rows))
+    assert found.value >= 0.95
+    assert found.beyond_chance
+    assert found.trials == 40
+    assert found.chance == 1 / 40
+
+
+def test_rows_of_noise_are_not_named():
+    random = torch.Generator().manual_seed(1)
+    server = with_rows(lambda rows: rows)
+    named = []
+    for _ in range(20):
+        noise = {client: torch.randn(2, 64, generator=random) for client in server.rows}
+        (found,) = Templates().findings(replace(server, templates={"ClassEmbeddings": noise}))
+        named.append(found.value)
+    assert sum(named) / len(named) <= 2 * found.chance
+
+
+def test_rows_of_clusters_and_no_rows_are_not_measured():
+    clusters = evidence(templates={"ClassEmbeddings": {"c0": torch.eye(64)[:5]}})
+    assert "do not stand for single people" in Templates().findings(clusters)[0].reason
+    (found,) = Templates().findings(evidence())
+    assert found.value is None
+    assert "no vectors of single people" in found.reason
+
+
+def test_every_attack_says_what_it_assumes():
+    for kind in PRIVACY_ATTACKS.own.values():
+        words = kind.described()
+        assert all((words.name, words.has, words.tries, words.strength, kind.figure))
+
+
+def test_an_audit_is_read_as_it_was_written(tmp_path):
+    whole = Audit((Templates.described(),), Templates().findings(with_rows(lambda rows: rows)))
+    write_audit(tmp_path, whole)
+    assert read_audit(tmp_path) == whole
+    assert read_audit(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(("hits", "trials", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634)])
+def test_wilson(hits, trials, low, high):
+    assert wilson(hits, trials) == pytest.approx((low, high), abs=1e-4)
