@@ -165,7 +165,7 @@ class _Walk:
         return state, last + 1, position.figures
 
     def _begin(self, stage: Stage, state: ServerState) -> None:
-        if stage.evaluate_every or self.before[stage.name] is None:
+        if stage.evaluate_every or stage is self.engine.federation.recipe[0]:  # others begin with a known model
             self._evaluate_start(stage, state)
 
     def _stage(self, stage: Stage, state: ServerState, first: int, figures: Mapping[str, float]) -> None:

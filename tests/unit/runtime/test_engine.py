@@ -266,12 +266,13 @@ def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Pa
         stage_of(quickly(FedPE()), rounds=5, evaluate_every=2),
         stage_of(quickly(FedPE()), name="b", rounds=1),
         stage_of(quickly(FedPE()), name="c", rounds=1, after=""),
+        stage_of(quickly(FedPE()), name="d", rounds=2, after="", evaluate_every=2),
     )
     events = Rehearsal(tmp_path, stages).run().notebook.books["metrics"]
     places = [(event["event"], event["stage"], event["round"]) for event in events if event["event"] != "round"]
     assert places == [
         (event, *place)
-        for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1), ("c", 0), ("c", 1)]
+        for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1), ("c", 1), ("d", 0), ("d", 2)]
         for event in ("global", "personal")
     ]
     starts = [event for event in events if event["event"] != "round" and event["round"] == 0]
