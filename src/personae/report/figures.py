@@ -1,7 +1,7 @@
 """The sections of a report that show figures, each with a summary for those who cannot see them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from personae.report.content import Figure, Section
 from personae.report.plots import (
@@ -16,7 +16,7 @@ from personae.report.plots import (
     roc_curves,
     score_histogram,
 )
-from personae.report.records import Run
+from personae.report.records import Run, StageRecord
 from personae.report.table import DEVIATION, among_everybody, heading
 from personae.words import counted
 
@@ -28,17 +28,13 @@ def key_of(run: Run, stage: str, *, personal: bool = False) -> Key:
     """The same colour for a stage in every figure; personal models are dashed or hatched."""
     place = [each.name for each in run.stages].index(stage)
     label = run.stages[place].label
-    return Key(f"{label}, personal" if personal else label, place, PERSONAL if personal else 0)
+    beside_another = personal and run.has_shared_model(run.stages[place])
+    return Key(f"{label}, personal" if beside_another else label, place, PERSONAL if personal else 0)
 
 
 def legend(run: Run) -> list[Key]:
-    """One for all figures: a key for each stage, and for its personal models where there are any."""
-    found = []
-    for stage in run.stages:
-        found.append(key_of(run, stage.name))
-        if _has_personal(run, stage.name):
-            found.append(key_of(run, stage.name, personal=True))
-    return found
+    """One for all figures: a key for each model that there is."""
+    return [key_of(run, stage.name, personal=kind == "personal") for stage in run.stages for kind in _kinds(run, stage)]
 
 
 def progress(run: Run) -> Section:
@@ -68,7 +64,7 @@ def _benchmarks_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
     found = {}
     for name in (name for name in names if not name.endswith(DEVIATION)):
         lines = []
-        for stage in run.stages:
+        for stage in _sharing(run):
             known = {at: all_[name] for at, all_ in run.records[stage.name].benchmarks.items() if name in all_}
             if known:
                 lines.append(_line(key_of(run, stage.name), known))
@@ -82,8 +78,7 @@ def _clients_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
     for name in names:
         lines = []
         for stage in run.stages:
-            kinds = ("global", "personal") if _has_personal(run, stage.name) else ("global",)
-            for kind in kinds:
+            for kind in _kinds(run, stage):
                 known = {
                     at: all_[f"{kind}/{name}"]
                     for at, all_ in run.records[stage.name].clients.items()
@@ -102,7 +97,7 @@ def operating_points(run: Run) -> Section:
     found = []
     for number, benchmark in enumerate(_benchmarks(run)):
         lines = []
-        for stage in run.stages:
+        for stage in _sharing(run):
             result = (run.records[stage.name].evaluation or {}).get(benchmark)
             if result and result["roc"]["far"]:
                 lines.append(Line(key_of(run, stage.name), result["roc"]["far"], result["roc"]["tar"]))
@@ -123,7 +118,7 @@ def score_distributions(run: Run) -> Section:
         results = {
             at: (run.records[stage.name].evaluation or {})[benchmark]["histogram"]
             for at, stage in enumerate(run.stages)
-            if benchmark in (run.records[stage.name].evaluation or {})
+            if stage in _sharing(run) and benchmark in (run.records[stage.name].evaluation or {})
         }
         limits = histogram_limits([(bins["edges"], bins["genuine"], bins["impostor"]) for bins in results.values()])
         for at, bins in results.items():
@@ -144,8 +139,7 @@ def per_client(run: Run) -> Section:
         values: dict[Key, list[float]] = {}
         for stage in stages:
             clients = run.records[stage.name].last_clients
-            kinds = ("global", "personal") if _has_personal(run, stage.name) else ("global",)
-            for kind in kinds:
+            for kind in _kinds(run, stage):
                 heights = [clients.get(client, {}).get(f"{kind}/{name}", math.nan) for client in everybody]
                 if any(map(math.isfinite, heights)):
                     values[key_of(run, stage.name, personal=kind == "personal")] = heights
@@ -196,6 +190,18 @@ def _shared(lines: Sequence[Line]) -> tuple[float, float] | None:
     return (max(0.0, min(known) - margin), min(1.0, max(known)) + margin) if known else None
 
 
+def _sharing(run: Run) -> list[StageRecord]:
+    """Stages with a shared model of their own: the server's benchmarks of others are of a model from before."""
+    return [stage for stage in run.stages if run.has_shared_model(stage)]
+
+
+def _kinds(run: Run, stage: StageRecord) -> Iterator[str]:
+    if run.has_shared_model(stage):
+        yield "global"
+    if _has_personal(run, stage.name):
+        yield "personal"
+
+
 def _has_personal(run: Run, stage: str) -> bool:
     """Whether some client uses another model than the shared one."""
     return any(
@@ -219,8 +225,9 @@ def _benchmarks(run: Run) -> list[str]:
 
 
 def _client_metrics(all_: Iterable[Mapping[str, object]]) -> list[str]:
-    """Names without the model they are of: `rank1` for `global/rank1` and `personal/rank1`."""
-    return list(dict.fromkeys(name.partition("/")[2] for metrics in all_ for name in metrics))
+    """Names without the model they are of: `rank1` for `global/rank1` and `personal/rank1`; no deviations."""
+    names = (name.partition("/")[2] for metrics in all_ for name in metrics if not name.endswith(DEVIATION))
+    return list(dict.fromkeys(names))
 
 
 def _line(key: Key, values: Mapping[int, float], bands: Mapping[int, float] | None = None) -> Line:

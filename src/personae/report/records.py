@@ -139,6 +139,12 @@ class Run:
                     kinds[payload] += count
         return kinds
 
+    def has_shared_model(self, stage: StageRecord) -> bool:
+        """Whether clients send more than figures in it; where they do not, the shared model is that from before."""
+        if not stage.federated or stage.discloses is None:
+            return True
+        return not all(self.described(payload).is_figure for payload in stage.discloses)
+
     @property
     def unfinished(self) -> tuple[StageRecord, ...]:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)

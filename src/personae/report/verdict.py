@@ -149,7 +149,7 @@ def _models(run: Run, questions: Sequence[Question]) -> tuple[Model, ...]:
         personal = {each.name: known for each in questions if (known := _measured(record, each, "personal"))}
         before = shared_of.get(stage.after or "")
         shared_of[stage.name] = shared
-        has_shared = _shares(run, stage) if stage.federated else shared != before
+        has_shared = run.has_shared_model(stage) if stage.federated else shared != before
         has_personal = bool(personal) and any(personal[name] != shared.get(name) for name in personal)
         if shared and has_shared:
             found.append(Model(stage.label, role, stage, False, shared, sent))
@@ -176,14 +176,9 @@ def _given(run: Run, questions: Sequence[Question]) -> list[Model]:
 def _role(run: Run, stage: StageRecord) -> Role:
     if stage.pools_faces:
         return Role.POOLED
-    if any(_shares(run, each) for each in _line(run, stage)):
+    if any(run.has_shared_model(each) for each in _line(run, stage)):
         return Role.TOGETHER
     return Role.ALONE if stage.federated else Role.START
-
-
-def _shares(run: Run, stage: StageRecord) -> bool:
-    """Whether clients send more than figures; where they do not, the shared model is that of the stage before."""
-    return stage.discloses is None or not all(run.described(payload).is_figure for payload in stage.discloses)
 
 
 def _line(run: Run, stage: StageRecord) -> list[StageRecord]:

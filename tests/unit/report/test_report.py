@@ -7,11 +7,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from fakeruns import Page, fake_run, final_scores, write_lines
+from fakeruns import Page, described, fake_run, final_scores, write_lines
 from personae.errors import ConfigError, DataError
 from personae.evaluation.curves import sweep
+from personae.report.figures import legend, operating_points, per_client, progress, score_distributions
 from personae.report.html import write_report
 from personae.report.plots import Key, Line, client_bars, curves, thin
+from personae.report.records import read_run
 from personae.report.table import comparison
 
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ 人'
@@ -64,6 +66,24 @@ def test_one_switch_for_the_metric_and_one_legend(finished):
     page = read(finished)
     legends = [value for name, value in page.attributes if (name, value) == ("class", "legend")]
     assert len(legends) == 1 + 6  # one for all methods, and one for each histogram's kinds of pairs
+
+
+def test_a_stage_without_a_shared_model_is_drawn_as_personal_models_alone(tmp_path):
+    """Its benchmarks are of the model from before: they are nothing to show a second time."""
+    folder = fake_run(tmp_path)
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for event in events:
+        for figures in event.get("clients", {}).values():
+            figures |= {"personal/heldout/accuracy": 0.7, "personal/heldout/accuracy_std": 0.01}
+    write_lines(folder / "metrics.jsonl", events)
+    described(folder, federate={"label": "personal", "discloses": ["Scalars"]})
+    run = read_run(folder)
+    assert [(key.label, key.dash) for key in legend(run)] == [("pre-trained", 0), ("personal", 1), ("central", 0)]
+    drawn = [*progress(run).figures, *operating_points(run).figures, *score_distributions(run).figures]
+    assert not [figure for figure in drawn if "personal" in figure.summary and figure.title.startswith("heldout")]
+    metrics = {figure.metric for figure in (*progress(run).figures, *per_client(run).figures)}
+    assert "accuracy" in metrics
+    assert not [metric for metric in metrics if "_std" in metric]
 
 
 def test_there_is_no_chart_of_personal_models_that_do_not_exist(tmp_path):
