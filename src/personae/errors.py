@@ -31,6 +31,12 @@ class Diverged(PersonaeError):
     exit_code = 4
 
 
+class Refused(PersonaeError):
+    """A client was asked for something that it does not do."""
+
+    exit_code = 2
+
+
 class Interrupted(PersonaeError):
     """The run stopped half-way (a signal, a full disk) and can be resumed."""
 

@@ -1,7 +1,7 @@
 """An algorithm: hyper-parameters, four types and six hooks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
@@ -66,6 +66,13 @@ class Carried:
     mean_gradient: Tensor | None = None  # the mean of that gradient over the steps, without it
 
 
+@dataclass
+class Session:
+    """What a client keeps from one question of a round to the next, of type `Types.session`. It ends with the round."""
+
+    kept: LocalState | None = None
+
+
 @dataclass(frozen=True)
 class Client:
     """A client in one round: its faces, a backbone to work with, and its own random numbers."""
@@ -82,6 +89,7 @@ class Client:
     embedder: Callable[[Backbone], Embedder]
     public_faces: PublicFaces | None = None
     carried: Carried = field(default_factory=Carried)
+    session: Session = field(default_factory=Session)
 
 
 class Domains(NamedTuple):
@@ -125,13 +133,45 @@ class Reply(Generic[UpT]):
 
 
 @dataclass(frozen=True)
+class Question:
+    """Something that clients are asked in a round besides their work, and what they answer to it."""
+
+    name: str
+    down: type[Message]
+    up: type[Message]
+
+
+@dataclass(frozen=True)
 class Types:
-    """The four types that an algorithm declares."""
+    """The four types that an algorithm declares, and what its rounds consist of besides the clients' work."""
 
     state: type[ServerState]
     down: type[Broadcast]
     private: type[LocalState]
     up: type[Message]
+    before: tuple[Question, ...] = ()  # what clients are asked in a round before their work
+    after: tuple[Question, ...] = ()  # and after it, before the server merges
+    session: type[LocalState] | None = None  # what a client keeps from question to question of one round
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        return (*self.before, *self.after)
+
+    def question(self, name: str) -> Question:
+        found = next((question for question in self.questions if question.name == name), None)
+        if found is None:
+            raise KeyError(f"there is no question {name!r}")
+        return found
+
+    @property
+    def downs(self) -> tuple[type[Message], ...]:
+        """All that a client receives in a round."""
+        return (self.down, *(question.down for question in self.questions))
+
+    @property
+    def ups(self) -> tuple[type[Message], ...]:
+        """All that leaves a client in a round."""
+        return (self.up, *(question.up for question in self.questions))
 
 
 class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
@@ -192,6 +232,18 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
     @abstractmethod
     def merge(self, state: StateT, replies: Iterable[Reply[UpT]], server: Server) -> StateT:
         """The server's state after the round. Replies come one by one, in the order of the clients, once."""
+
+    def ask(self, question: str, state: StateT, client: ClientInfo, cohort: Sequence[ClientInfo]) -> Message:  # noqa: ARG002
+        """What this client receives with a question of `types`; the cohort are those who have answered all before."""
+        raise TypeError(f"{self.name} asks no {question}")
+
+    def answer(self, question: str, down: Message, client: Client) -> Message:  # noqa: ARG002
+        """What a client says to it."""
+        raise TypeError(f"{self.name} answers no {question}")
+
+    def hear(self, question: str, state: StateT, replies: Iterable[Reply[Any]], server: Server) -> StateT:  # noqa: ARG002
+        """The server's state after the question, until the end of the round."""
+        raise TypeError(f"{self.name} hears no {question}")
 
     def forget(self, state: StateT, client: str) -> StateT:
         """The state as if what this client has sent were not kept in it; what it put into averages stays there."""

@@ -14,24 +14,28 @@ before and after what the algorithm does there:
     local   client  before: what the algorithm inside receives;              after: what leaves, and what is kept
     merge   server  before: the replies as they come, one by one;            after: the state of the next round
 
+A round is one question and one answer, unless `types` declares further questions before or after the clients' work
+(`Types.before`, `Types.after`). These have three hooks: `ask` (server: what one client receives), `answer` (client) and
+`hear` (server: what the state knows from then on, until `merge`). What a client keeps from question to question is its
+`session`, which ends with the round. A client that does not answer a question before the work takes no further part
+in the round.
+
 Each of these fits in one file:
 
 - Noise at the client: `local` calls the algorithm inside and adds noise to the update, which a layer `clip` inside has
   bounded. It declares no field.
 - Noise at the server: `merge` calls the algorithm inside and adds noise to the model of the state. An accountant finds
   the layers, with their settings, in `Stage.layers`, and the policy by which clients are chosen beside them.
-- A secret sum (pairwise masks): `hides_single_updates` is True, and `types` puts a masked kind in the place of every
-  field to be hidden. `local` multiplies vectors by the client's weight and masks them. `merge` adds up the masked
-  replies and hands the algorithm inside one reply, their mean. Public keys travel in further fields: `local` sends them
-  in a first round in which it does not call the algorithm inside, and `send` hands them on from the state. A round is
-  one question and one answer. Shares of clients that vanished are therefore asked for by `send` of the next round, and
-  `merge` keeps the open sum in the state until then.
+- A secret sum (`layers/secret_sum.py`): `hides_single_updates` is True, and `types` puts a masked kind in the place of
+  every field. Keys and shares of secrets travel in questions before the work. `local` multiplies vectors by the
+  client's weight and masks them. A question after the work asks for the shares that open the sum. `merge` adds up the
+  masked replies and hands the algorithm inside one reply, their mean.
 
 What cannot go together is refused when a stage is made. The class `Layered` and `Stage` know the general reasons; a
 layer gives its own in `check`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -50,6 +54,7 @@ class Layer:
 
     name: ClassVar[str]
     figures: ClassVar[tuple[str, ...]] = ()  # names of those that it adds to what clients send
+    least: int = 1  # how many clients a round must ask
     hides_single_updates: ClassVar[bool] = False  # True: the server can read what clients send only as a sum
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -89,6 +94,19 @@ class Layer:
         self, around: "Layered", state: ServerState, replies: Iterable[Reply[Message]], server: Server
     ) -> ServerState:
         return recast(around.types.state, around.inner.merge(state, replies, server), **around.own(state))
+
+    def ask(
+        self, around: "Layered", question: str, state: ServerState, client: ClientInfo, cohort: Sequence[ClientInfo]
+    ) -> Message:
+        return around.inner.ask(question, state, client, cohort)
+
+    def answer(self, around: "Layered", question: str, down: Message, client: Client) -> Message:
+        return around.inner.answer(question, down, client)
+
+    def hear(
+        self, around: "Layered", question: str, state: ServerState, replies: Iterable[Reply[Any]], server: Server
+    ) -> ServerState:
+        return recast(around.types.state, around.inner.hear(question, state, replies, server), **around.own(state))
 
     def forget(self, around: "Layered", state: ServerState, client: str) -> ServerState:
         """Of the layer's own fields, those by client lose the client's entry, as in any state."""
@@ -187,6 +205,15 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
 
     def merge(self, state: ServerState, replies: Iterable[Reply[Message]], server: Server) -> ServerState:
         return self.layer.merge(self, state, replies, server)
+
+    def ask(self, question: str, state: ServerState, client: ClientInfo, cohort: Sequence[ClientInfo]) -> Message:
+        return self.layer.ask(self, question, state, client, cohort)
+
+    def answer(self, question: str, down: Message, client: Client) -> Message:
+        return self.layer.answer(self, question, down, client)
+
+    def hear(self, question: str, state: ServerState, replies: Iterable[Reply[Any]], server: Server) -> ServerState:
+        return self.layer.hear(self, question, state, replies, server)
 
     def forget(self, state: ServerState, client: str) -> ServerState:
         return self.layer.forget(self, state, client)

@@ -39,6 +39,7 @@ class Expectation:
     width: int  # of an embedding
     classes: int = 0  # of one client, where a size is asked for
     public_classes: int = 0
+    clients: int = 0  # that are asked in a round, where a size is asked for
     figures: tuple[str, ...] = ("*",)  # declared names of figures, or patterns such as `clusters/*`
     max_samples: int = 100_000_000
 

@@ -11,6 +11,7 @@ class Problem(Enum):
     DATA = "data"
     CONFIGURATION = "configuration"
     REQUEST = "request"
+    REFUSED = "refused"
     UNDECLARED = "undeclared"
     UNWRITABLE = "unwritable"
     TOO_LARGE = "too-large"
@@ -30,6 +31,7 @@ _WORDS = {
     Problem.DATA: "its faces are missing, too few or damaged",
     Problem.CONFIGURATION: "it cannot carry out this experiment as it is set up",
     Problem.REQUEST: "it did not understand the request; all machines should have the same version of personae",
+    Problem.REFUSED: "it was asked for something that it does not do",
     Problem.UNDECLARED: "it was about to send something that the algorithm does not declare",
     Problem.UNWRITABLE: "its answer cannot be written in the coding of this run",
     Problem.TOO_LARGE: "its answer is larger than the server takes",

@@ -89,7 +89,7 @@ class Stage(StageOptions):
         raise ConfigError(f"stage {self.name}: aggregation {self.aggregation.name} cannot be used, since {reason}")
 
     def require_enough(self, eligible: int) -> None:
-        """That the rule gets the updates it takes from as many clients as are asked in a round."""
+        """That the rule and the layers get the updates they take from as many clients as are asked in a round."""
         if not self.algorithm.federated:
             return
         fewest = min(self.selection.count(eligible, round_, self.rounds) for round_ in range(1, self.rounds + 1))
@@ -98,6 +98,12 @@ class Stage(StageOptions):
                 f"stage {self.name}: aggregation {self.aggregation.name} takes at least {self.aggregation.least} "
                 f"updates, and {fewest} of {eligible} clients are asked in a round; ask more, or change its settings"
             )
+        for layer in self.layers:
+            if fewest < layer.least:
+                raise ConfigError(
+                    f"stage {self.name}: layer {layer.name} takes at least {layer.least} clients, and {fewest} of "
+                    f"{eligible} are asked in a round; ask more"
+                )
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -181,6 +181,7 @@ def parse_experiment(raw: Mapping[str, Any], origin: str, *, trusted: bool = Tru
         predecessors(experiment.recipe)
         require_labels(experiment.recipe, experiment.unlabelled)
         _require_public(experiment)
+        _require_visible_updates(experiment)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
     return experiment
@@ -192,6 +193,19 @@ def _require_public(experiment: Experiment) -> None:
             raise ConfigError(
                 f"stage {stage.name}: {stage.algorithm.name} needs public faces; add [data.public] to the experiment"
             )
+
+
+def _require_visible_updates(experiment: Experiment) -> None:
+    """That nobody counts on checks of single updates where the server sees none."""
+    wanted = [name for name, value in asdict(experiment.firewall).items() if value != getattr(Firewall, name)]
+    checks = [name for name in wanted if name != "enabled"]
+    for stage in experiment.recipe if checks else ():
+        for layer in stage.layers:
+            if layer.hides_single_updates:
+                raise ConfigError(
+                    f"stage {stage.name}: firewall.{checks[0]} checks single updates, which layer {layer.name} hides "
+                    "from the server; leave it out, and bound updates at the clients with the layer clip"
+                )
 
 
 def refuse_references(experiment: Experiment, origin: str) -> None:

@@ -91,7 +91,7 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         public = materials.public if getattr(algorithm, "use_public_faces", False) else None
         images = 0 if public is None else len(public)
     public_people = 0 if materials.public is None else materials.public.samples().classes
-    sent = Expectation(layout=layout, width=width, classes=classes, public_classes=public_people)
+    sent = Expectation(layout=layout, width=width, classes=classes, public_classes=public_people, clients=number)
     received = replace(sent, classes=people - classes) if algorithm.shows_others else sent  # everybody else's
     return StageForecast(
         name=stage.name,
@@ -99,8 +99,8 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         rounds=stage.rounds,
         clients_per_round=number,
         images_per_round=images * number // len(trainers) if number else images,
-        bytes_down=number * message_bytes(algorithm.types.down, received, withheld(algorithm)),
-        bytes_up=number * message_bytes(algorithm.types.up, sent, withheld(algorithm)),
+        bytes_down=number * sum(message_bytes(each, received, withheld(algorithm)) for each in algorithm.types.downs),
+        bytes_up=number * sum(message_bytes(each, sent, withheld(algorithm)) for each in algorithm.types.ups),
         leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
     )
 

@@ -29,7 +29,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.public import SharedFaces
 from personae.runtime.seal import sealed, unsealed
 from personae.runtime.store import mark_run
-from personae.runtime.transport import Request
+from personae.runtime.transport import EVALUATE, TRAIN, Request
 
 RUNS, RUN, RECORDS = "runs", "run.json", "records.json"
 
@@ -145,8 +145,10 @@ class OwnRun:
 
     def receive(self, request: Request) -> None:
         """Keep what came with a request. What is sent to train in a round is the model after the round before it."""
-        after = request.round - (request.task == "train")
-        if request.task == "evaluate":  # a round that runs again may end in another model
+        if request.task not in (TRAIN, EVALUATE):
+            return
+        after = request.round - (request.task == TRAIN)
+        if request.task == EVALUATE:  # a round that runs again may end in another model
             self.records.forget(request.stage, after)
         elif self._counts_already(request.stage, after):
             return
@@ -167,7 +169,7 @@ class OwnRun:
             down = wire.decode(algorithm.types.down, packet, layout)
             if of["stage"] != stage:
                 raise ValueError(f"it is of stage {of['stage']}")
-            return Request("evaluate", stage, int(of["round"]), ClientInfo(**of["client"]), down)
+            return Request(EVALUATE, stage, int(of["round"]), ClientInfo(**of["client"]), down)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: this model is damaged ({error}); restore it from a copy") from error
 

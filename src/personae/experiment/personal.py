@@ -14,6 +14,7 @@ from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.embedder import Embedder
 from personae.core.holdings import ClientFaces
+from personae.core.message import Broadcast
 from personae.core.samples import Samples
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of, federation_of
@@ -86,6 +87,7 @@ def own_weights(
         if personal:
             embedder = host.personal(request)
         else:
+            assert isinstance(request.down, Broadcast)
             host.backbone.load(request.down.model)
             embedder = federation.embedder(host.backbone)
         return _taken_out(embedder, own.experiment.network, f"{own.title}: {request.client.name}")

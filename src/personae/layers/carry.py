@@ -104,11 +104,12 @@ class Carry(Layer):
 
     def types(self, inner: Types) -> Types:
         part = {} if self.sent is ModelState else {"model": self.sent}
-        return Types(
-            extended(inner.state, Known),
-            extended(inner.down, **dict.fromkeys(self.crosses, Gradient | None)),
-            extended(inner.private, Kept),
-            exchanged(extended(inner.up, **dict.fromkeys(self.crosses, Gradient)), **part),
+        return replace(
+            inner,
+            state=extended(inner.state, Known),
+            down=extended(inner.down, **dict.fromkeys(self.crosses, Gradient | None)),
+            private=extended(inner.private, Kept),
+            up=exchanged(extended(inner.up, **dict.fromkeys(self.crosses, Gradient)), **part),
         )
 
     def aggregates(self, inner: Aggregates) -> Aggregates:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
-from personae.core.layer import Layer, Layered
+from personae.core.layer import Layer, Layered, layers_of
 from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.payload import Description, Expectation, Payload
 from personae.core.problem import Problem
@@ -110,6 +110,9 @@ def changes(layered: Layered) -> list[Change]:
     found = []
     for direction, plain, changed in (("down", inner.down, outer.down), ("up", inner.up, outer.up)):
         before, after = plain.payloads(), changed.payloads()
+        for question in outer.questions:
+            message = question.down if direction == "down" else question.up
+            after |= {f"{name} ({question.name})": kind for name, kind in message.payloads().items()}
         for field in {**before, **after}:
             if before.get(field) != after.get(field):
                 found.append(Change(title, direction, field, before.get(field, ""), after.get(field, "")))
@@ -140,14 +143,14 @@ def leaves(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> list[str]:
 def descriptions(algorithms: Iterable[AnyAlgorithm | type[AnyAlgorithm]]) -> dict[str, Description]:
     """Every payload kind that may cross in a run of these, in words."""
     messages: list[type[Message]] = [ClientEvaluation, Trouble]
-    messages += [kind for each in algorithms if each.federated for kind in (each.types.down, each.types.up)]
+    messages += [kind for each in algorithms if each.federated for kind in (*each.types.downs, *each.types.ups)]
     kinds = {kind for message in messages for kind in message.kinds().values()}
     return {kind.__name__: kind.description() for kind in sorted(kinds, key=lambda kind: kind.__name__)}
 
 
 def _sent(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> set[type[Payload]]:
-    kept, kinds = withheld(algorithm), algorithm.types.up.kinds() if algorithm.federated else {}
-    return {kind for field, kind in kinds.items() if field not in kept}
+    kept, messages = withheld(algorithm), algorithm.types.ups if algorithm.federated else ()
+    return {kind for message in messages for field, kind in message.kinds().items() if field not in kept}
 
 
 def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
@@ -160,6 +163,10 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
         )
     if templates := sorted(kind.__name__ for kind in _sent(algorithm) if kind.is_template):
         return f"{algorithm.name} sends {', '.join(templates)}: a biometric template of each person leaves the client"
+    layers = layers_of(algorithm) if isinstance(algorithm, Algorithm) else ()
+    hiding = [each.name for each in layers if each.hides_single_updates]
+    if hiding:
+        return f"{hiding[0]} hides single updates: the server checks none of them, and trusts its clients to be honest"
     return None
 
 

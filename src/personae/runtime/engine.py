@@ -39,7 +39,7 @@ from personae.runtime.inprocess import torch_threads
 from personae.runtime.knowledge import known, remember
 from personae.runtime.past import Past
 from personae.runtime.round import Outcome, federated_round
-from personae.runtime.transport import Failure, Transport
+from personae.runtime.transport import EVALUATE, TRAIN, Failure, Transport
 
 
 class Journal(Protocol):
@@ -212,7 +212,7 @@ class _Walk:
             participants = [client for client in drawn if client.name not in self.engine.absent]
             advance(len(drawn) - len(participants))
         if participants:
-            exchange = Exchange(self.engine.transport, "train", stage, round_, self.engine.coding)
+            exchange = Exchange(self.engine.transport, TRAIN, stage, round_, self.engine.coding)
             outcome = federated_round(
                 stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
             )
@@ -238,7 +238,7 @@ class _Walk:
         results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
-        exchange = Exchange(self.engine.transport, "evaluate", stage, round_, self.engine.coding)
+        exchange = Exchange(self.engine.transport, EVALUATE, stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         asked = [each for each in self.clients if each.name not in self.out | self.engine.absent]
         for answer in exchange.ask(state, asked):

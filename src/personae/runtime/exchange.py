@@ -1,7 +1,7 @@
 """One question to many clients: what is sent, what comes back, and what each of them let across."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from personae.core.algorithm import ClientInfo
@@ -10,20 +10,32 @@ from personae.core.message import Message, ServerState, Trouble
 from personae.core.problem import Problem
 from personae.core.stage import Stage
 from personae.runtime.coding import EXACT, Coding
-from personae.runtime.transport import Answer, Failure, Request, Task, Transport
+from personae.runtime.transport import Answer, Failure, Request, Transport
 
 
 class Exchange:
-    """Asks clients for one task of one round, and counts the bytes by payload kind, direction and client."""
+    """Asks clients for one task of one round, with the questions that belong to it.
 
-    def __init__(self, transport: Transport, task: Task, stage: Stage, round_: int, coding: Coding = EXACT) -> None:
+    It counts the bytes by payload kind, direction and client.
+    """
+
+    def __init__(self, transport: Transport, task: str, stage: Stage, round_: int, coding: Coding = EXACT) -> None:
         self._transport, self._task, self._stage, self._round = transport, task, stage, round_
         self._coding = coding
         self._crossed: dict[ClientInfo, list[Transfer]] = defaultdict(list)
 
     def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
         """Answers as they come; a client that tells of trouble has failed."""
-        for answer in self._transport.exchange(self._requests(state, clients)):
+        algorithm = self._stage.algorithm
+        yield from self._put(self._task, ((client, algorithm.send(state, client)) for client in clients))
+
+    def besides(self, question: str, state: ServerState, cohort: Sequence[ClientInfo]) -> Iterator[Answer | Failure]:
+        """The same of another question of the round."""
+        algorithm = self._stage.algorithm
+        yield from self._put(question, ((client, algorithm.ask(question, state, client, cohort)) for client in cohort))
+
+    def _put(self, task: str, downs: Iterable[tuple[ClientInfo, Message]]) -> Iterator[Answer | Failure]:
+        for answer in self._transport.exchange(self._requests(task, downs)):
             if isinstance(answer, Answer):
                 self._count(answer.client, "up", answer.message)
                 if isinstance(answer.message, Trouble):
@@ -39,11 +51,10 @@ class Exchange:
     def _failure(self, client: ClientInfo, problem: Problem) -> Failure:
         return Failure(client, problem.words, problem is Problem.DIVERGED, self._transport.problems)
 
-    def _requests(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Request]:
-        for client in clients:
-            down = self._stage.algorithm.send(state, client)
+    def _requests(self, task: str, downs: Iterable[tuple[ClientInfo, Message]]) -> Iterator[Request]:
+        for client, down in downs:
             self._count(client, "down", down)
-            yield Request(self._task, self._stage.name, self._round, client, down)
+            yield Request(task, self._stage.name, self._round, client, down)
 
     def _count(self, client: ClientInfo, direction: Literal["down", "up"], message: Message) -> None:
         for payload, size in self._coding.bytes(message, answer=direction == "up").items():

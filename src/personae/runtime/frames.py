@@ -10,7 +10,7 @@ from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.wire import Packet
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
-from personae.runtime.transport import Answer, Failure, Request
+from personae.runtime.transport import EVALUATE, TRAIN, Answer, Failure, Request
 
 LONGEST_HEADER = 8 << 20  # bytes of JSON, which can take 25 times as many in memory
 UNDECLARED = "its answer is not what was declared"
@@ -33,9 +33,10 @@ def of_request(request: Request, coding: Coding = EXACT) -> bytes:
 def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
     try:
         header, packet = _unframe(content)
-        kind = federation.stage(header["stage"]).algorithm.types.down
+        types, task = federation.stage(header["stage"]).algorithm.types, header["task"]
+        kind = types.down if task in (TRAIN, EVALUATE) else types.question(task).down
         return Request(
-            header["task"],
+            task,
             header["stage"],
             header["round"],
             ClientInfo(header["client"], header["index"], header["source"]),
@@ -74,10 +75,11 @@ def to_answer(
         kind, coding = Trouble, EXACT
     elif header != {}:
         return Failure(request.client, UNDECLARED)
-    elif request.task == "train":
-        kind = federation.stage(request.stage).algorithm.types.up
-    else:
+    elif request.task == EVALUATE:
         kind = ClientEvaluation
+    else:
+        types = federation.stage(request.stage).algorithm.types
+        kind = types.up if request.task == TRAIN else types.question(request.task).up
     try:
         restored = coding.restored(packet, _base(request, coding))
         return Answer(request.client, wire.decode(kind, restored, layout, whole=coding.whole))

@@ -1,11 +1,14 @@
 """The client's side of every runtime: it keeps what is private, does the work, and lets out what is declared."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-from personae.core.algorithm import Client, KeptT
+from personae.core.algorithm import Client, KeptT, Session
 from personae.core.embedder import Embedder, Remembering
-from personae.core.message import ClientEvaluation, LocalState, Message, Undeclared
+from personae.core.message import Broadcast, ClientEvaluation, LocalState, Message, Undeclared
 from personae.core.payload import ModelState, Scalars
 from personae.core.problem import Problem
 from personae.core.rng import generator
@@ -17,9 +20,9 @@ from personae.runtime.federation import Federation
 from personae.runtime.memory import keep_freed_memory
 from personae.runtime.problems import PROBLEMS, ProblemLog, problem_of
 from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Answer, Request, Task
+from personae.runtime.transport import EVALUATE, TRAIN, Answer, Request
 
-SEED_WORDS: dict[Task, str] = {"train": "train", "evaluate": "assess"}  # other words would be other random numbers
+SEED_WORDS = {TRAIN: "train", EVALUATE: "assess"}  # other words would be other random numbers; a question is its own
 
 
 class ClientHost:
@@ -49,7 +52,8 @@ class ClientHost:
     def handle(self, request: Request) -> Answer:
         """Do one client's work. Whatever goes wrong there is told as a code, and its details stay there."""
         try:
-            return self._train(request) if request.task == "train" else self._evaluate(request)
+            work = {TRAIN: self._train, EVALUATE: self._evaluate}.get(request.task, self._question)
+            return work(request)
         except Interrupted:
             raise  # this machine cannot go on, and that is no fault of the client's
         except Exception as error:  # a client may fail in any way without taking the others down
@@ -84,24 +88,41 @@ class ClientHost:
         private = self._store(request).load(
             stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
         )
-        return stage.algorithm.personal(request.down, private, self._client(request, stage))
+        return stage.algorithm.personal(request.down, private, self._client(request, stage, Session()))
 
     def _train(self, request: Request) -> Answer:
         """One round's work. What the client keeps is written only when all of it succeeded."""
         stage = self.federation.stage(request.stage)
         store = self._store(request)
         private = store.load(stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round)
-        up, kept = stage.algorithm.local(request.down, private, self._client(request, stage))
-        if type(up) is not stage.algorithm.types.up:
-            raise Undeclared(
-                f"{type(up).__name__} may not leave: the algorithm declares {stage.algorithm.types.up.__qualname__}"
-            )
-        _require_declared(up, stage.algorithm.figures)
-        store.save(stage.name, request.round, kept, durable=self._durable)
+        with self._session(request, stage) as session:
+            up, kept = stage.algorithm.local(request.down, private, self._client(request, stage, session))
+            _require_declared(up, stage.algorithm.types.up, stage.algorithm.figures)
+            store.save(stage.name, request.round, kept, durable=self._durable)
         return Answer(request.client, up)
+
+    def _question(self, request: Request) -> Answer:
+        """What is asked in a round besides."""
+        stage = self.federation.stage(request.stage)
+        with self._session(request, stage) as session:
+            up = stage.algorithm.answer(request.task, request.down, self._client(request, stage, session))
+            _require_declared(up, stage.algorithm.types.question(request.task).up, stage.algorithm.figures)
+        return Answer(request.client, up)
+
+    @contextmanager
+    def _session(self, request: Request, stage: Stage) -> Iterator[Session]:
+        """What the client kept from the questions before, and then what it keeps for the next, if all went well."""
+        kind, store = stage.algorithm.types.session, self._store(request)
+        if kind is None:
+            yield Session()
+            return
+        session = Session(store.session(stage.name, request.round, kind, self.backbone.layout))
+        yield session
+        store.keep_session(stage.name, request.round, session.kept)
 
     def _evaluate(self, request: Request) -> Answer:
         """Figures of the global and of the personal model on the client's own faces."""
+        assert isinstance(request.down, Broadcast)
         faces = self.federation.holdings.of(request.client.name)
         shared = self.federation.evaluator(self._global(request.down.model), faces)
         personal = shared
@@ -113,7 +134,7 @@ class ClientHost:
         figures = {f"global/{name}": value for name, value in shared.items()}
         figures |= {f"personal/{name}": value for name, value in personal.items()}
         evaluation = ClientEvaluation(metrics=Scalars(figures))
-        _require_declared(evaluation, self.federation.figures)
+        _require_declared(evaluation, ClientEvaluation, self.federation.figures)
         return Answer(request.client, evaluation)
 
     def _global(self, model: ModelState) -> Embedder:
@@ -123,7 +144,7 @@ class ClientHost:
             self._evaluated = self.backbone.flat.clone(), Remembering(self.federation.embedder(self.backbone))
         return self._evaluated[1]
 
-    def _client(self, request: Request, stage: Stage) -> Client:
+    def _client(self, request: Request, stage: Stage, session: Session) -> Client:
         holding = self.federation.holdings.of(request.client.name)
 
         def recall(kind: type[KeptT]) -> KeptT | None:
@@ -143,21 +164,28 @@ class ClientHost:
             test=holding.test,
             backbone=self.backbone,
             generator=generator(
-                self.federation.seed, stage.name, request.round, request.client.name, SEED_WORDS[request.task]
+                self.federation.seed,
+                stage.name,
+                request.round,
+                request.client.name,
+                SEED_WORDS.get(request.task, request.task),
             ),
             round=request.round,
             rounds=stage.rounds,
             recall=recall,
             embedder=self.federation.embedder,
             public_faces=self.federation.public.open(self.backbone) if self.federation.public else None,
+            session=session,
         )
 
     def _store(self, request: Request) -> PrivateStore:
         return PrivateStore.of(self.federation.private, request.client.name)
 
 
-def _require_declared(message: Message, figures: tuple[str, ...]) -> None:
+def _require_declared(message: Message, kind: type[Message], figures: tuple[str, ...]) -> None:
     """The server would refuse it; whoever wrote the algorithm or the evaluation is told here, with the name."""
+    if type(message) is not kind:
+        raise Undeclared(f"{type(message).__name__} may not leave: the algorithm declares {kind.__qualname__}")
     for part in message.parts():
         if isinstance(part, Scalars) and (names := part.undeclared(figures)):
             raise Undeclared(f"the figure {names[0]!r} may not leave: `figures` declares {', '.join(figures)}")

@@ -27,7 +27,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.problems import PROBLEMS
 from personae.runtime.store import PrivateStore
-from personae.runtime.transport import Answer, Failure, Request, Transport
+from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
 
 _DISK_FULL = Trouble(failure=FailureCode(Problem.DISK_FULL))
 _UNKEPT = Trouble(failure=FailureCode(Problem.UNKEPT))
@@ -88,7 +88,7 @@ class _Kept:
 
     def noting(self, requests: Iterable[Request]) -> Iterator[Request]:
         for request in requests:
-            if request.task == "train":
+            if request.task == TRAIN:
                 store = PrivateStore.of(self._private, request.client.name)
                 self._paths.append(store.path(request.stage, request.round))
             yield request

@@ -15,7 +15,7 @@ from personae.core.message import Trouble, Undeclared
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.core.wire import WireError
-from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, Unkept, Unreadable
+from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, Refused, Unkept, Unreadable
 from personae.progress import unheard
 
 PROBLEMS = "problems.log"
@@ -25,6 +25,7 @@ _CODES: tuple[tuple[type[Exception], Problem], ...] = (  # the first that fits
     (Unreadable, Problem.UNREADABLE),
     (DataError, Problem.DATA),
     (ConfigError, Problem.CONFIGURATION),
+    (Refused, Problem.REFUSED),
     (Unkept, Problem.UNKEPT),
     (Interrupted, Problem.DISK_FULL),
     (WireError, Problem.REQUEST),

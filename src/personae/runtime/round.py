@@ -6,7 +6,7 @@ from math import ceil, nan
 from pathlib import Path
 from typing import Any
 
-from personae.core.algorithm import ClientInfo, Reply, Server
+from personae.core.algorithm import ClientInfo, Question, Reply, Server
 from personae.core.message import Message, ServerState
 from personae.core.payload import SAMPLES, Scalars
 from personae.core.selection import Knowledge
@@ -50,13 +50,20 @@ def federated_round(
     answered: Callable[[int], None],
 ) -> Outcome:
     """Ask all `clients`. Updates wait in a spool until the round's median is known, then merge one by one."""
-    layout = server.backbone.layout
+    layout, types = server.backbone.layout, stage.algorithm.types
     rejected: dict[str, str] = {}
     failures: dict[str, Failure] = {}
     measures: dict[str, Measures] = {}
     figures: dict[str, dict[str, float]] = {}
+    left = list(clients)
+    for question in types.before:
+        asked = left
+        state, left, lost = _besides(question, stage, state, server, asked, exchange, firewall)
+        failures |= lost
+        answered(len(asked) - len(left))
+        _require_quorum(stage, server.round, len(clients), len(left), failures, rejected)
     with spool(layout, scratch) as kept:
-        for answer in exchange.ask(state, clients):
+        for answer in exchange.ask(state, left):
             name = answer.client.name
             answered(1)
             if isinstance(answer, Failure):
@@ -75,16 +82,45 @@ def federated_round(
         rejected |= firewall.outliers(measures, float(state.model.flat.norm()))
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
+        left = accepted
+        for question in types.after:
+            state, left, _ = _besides(question, stage, state, server, left, exchange, firewall)
         merged = stage.algorithm.merge(state, _replies(kept, accepted), server)
     said = {client.name: figures[client.name] for client in accepted}
     return Outcome(
         merged,
         dict(sorted(rejected.items())),
         dict(sorted(failures.items())),
-        _means(list(said.values())),
+        _means(list(said.values())) | merged.figures(),
         said,
         {client.name: int(measures[client.name].get(SAMPLES, 0)) for client in accepted},
     )
+
+
+def _besides(
+    question: Question,
+    stage: Stage,
+    state: ServerState,
+    server: Server,
+    cohort: Sequence[ClientInfo],
+    exchange: Exchange,
+    firewall: Firewall,
+) -> tuple[ServerState, list[ClientInfo], dict[str, Failure]]:
+    """Ask the cohort something besides: the state then, who answered, and who did not."""
+    heard: dict[str, Message] = {}
+    failures = {client.name: Failure(client, f"it did not answer ({question.name})") for client in cohort}
+    for answer in exchange.besides(question.name, state, cohort):
+        name = answer.client.name
+        if isinstance(answer, Failure):
+            failures[name] = answer
+        elif problem := firewall.problem(answer.message, server.backbone, server.public_faces, stage.algorithm.figures):
+            failures[name] = Failure(answer.client, f"its answer ({question.name}) was refused: {problem}")
+        else:
+            heard[name] = answer.message
+            del failures[name]
+    replies = [Reply(client, heard[client.name]) for client in cohort if client.name in heard]
+    state = stage.algorithm.hear(question.name, state, replies, server)
+    return state, [reply.client for reply in replies], failures
 
 
 def _replies(kept: Spool, accepted: Sequence[ClientInfo]) -> Iterator[Reply[Any]]:

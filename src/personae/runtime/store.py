@@ -86,6 +86,29 @@ class PrivateStore:
         except OSError as error:
             raise Unkept(f"{path}: this private state cannot be written ({error}); repair that and resume") from error
 
+    def session(self, stage: str, round_: int, kind: type[KeptT], layout: Layout) -> KeptT | None:
+        """What was kept from an earlier question of this round; None if that was of another round, or nothing."""
+        path = self._session(stage)
+        try:
+            packet, of = unsealed(path.read_bytes())
+            return wire.decode(kind, packet, layout) if of == self._place(stage, round_) else None
+        except FileNotFoundError:
+            return None
+        except (OSError, wire.WireError) as error:
+            raise Unkept(f"{path}: what was kept of this round cannot be read ({error}); delete it") from error
+
+    def keep_session(self, stage: str, round_: int, state: LocalState | None) -> None:
+        """Keep it for the next question of this round; None ends it."""
+        path = self._session(stage)
+        try:
+            if state is None:
+                path.unlink(missing_ok=True)
+            else:
+                content = sealed(wire.encode(state), self._place(stage, round_))
+                write_bytes(path, content, durable=False, private=True)
+        except OSError as error:
+            raise Unkept(f"{path}: what is kept of this round cannot be written ({error}); repair that") from error
+
     def path(self, stage: str, round_: int) -> Path:
         """Where the state as of this round is kept."""
         return self.root / quote(stage, safe="") / f"{round_:06d}.safetensors"
@@ -93,6 +116,9 @@ class PrivateStore:
     def _place(self, stage: str, round_: int) -> dict[str, str | int]:
         """What a file is of."""
         return {"run": _run(self.root.parent), "client": self.root.name, "stage": stage, "round": round_}
+
+    def _session(self, stage: str) -> Path:
+        return self.root / quote(stage, safe="") / "session.safetensors"
 
     def _versions(self, stage: str) -> list[int]:
         folder = self.root / quote(stage, safe="")

@@ -2,23 +2,23 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from personae.core.algorithm import ClientInfo
-from personae.core.message import Broadcast, Message
+from personae.core.message import Message
 
-Task = Literal["train", "evaluate"]
+TRAIN, EVALUATE = "train", "evaluate"
 
 
 @dataclass(frozen=True)
 class Request:
     """Work for one client in one round."""
 
-    task: Task
+    task: str  # TRAIN, EVALUATE, or a question that the stage's algorithm declares
     stage: str
     round: int
     client: ClientInfo
-    down: Broadcast
+    down: Message
 
     def __str__(self) -> str:
         return f"{self.stage}, round {self.round}: {self.task} as {self.client.name}"
