@@ -22,12 +22,11 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
-from personae.layers import LAYERS, Carry, Clip
+from personae.layers import LAYERS, Carry, Clip, SecretSum
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
-from secret_sum import SecretSum
 from toys import NAMES, Crowd, Rehearsal, cut_off, quickly, stage_of
 
 CLIENTS = NAMES[:3]
@@ -40,7 +39,7 @@ STACKS: dict[str, tuple[Layer, ...]] = {
     "carry-norms": (Carry(batch_norm="all"),),
     "clip": (Clip(norm=0.05),),
     "carry-then-clip": (Carry(momentum="client", control_variates=True, batch_norm="all"), Clip(norm=0.05)),
-    "clip-then-sum": (Clip(norm=0.05), SecretSum(parties=CLIENTS)),
+    "clip-then-sum": (Clip(norm=0.05), SecretSum()),
 }
 RULES: dict[str, Aggregation] = {
     "mean": Mean(),

@@ -4,8 +4,9 @@ from personae.core.layer import Layer
 from personae.core.registry import Registry
 from personae.layers.carry import Carry
 from personae.layers.clip import Clip
+from personae.layers.secret_sum import SecretSum
 
-LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip))
+LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip, SecretSum))
 EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
     Carry(momentum="client"),
     Carry(momentum="server"),
@@ -13,6 +14,7 @@ EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client,
     Carry(batch_norm="statistics"),
     Carry(batch_norm="all"),
     Clip(norm=1.0),
+    SecretSum(),
 )
 
-__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip"]
+__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip", "SecretSum"]

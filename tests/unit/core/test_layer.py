@@ -31,10 +31,9 @@ from personae.core.message import LocalState, ServerState
 from personae.core.payload import Count, ModelWithoutBatchNorm
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
-from personae.layers import Carry, Clip
+from personae.layers import Carry, Clip, SecretSum
 from personae.privacy.disclosure import changes, sends, warning
 from personae.selection import BySamples, FixedCount, HighestLoss
-from secret_sum import SecretSum
 from toys import NAMES, Rehearsal, quickly, stage_of
 
 
@@ -268,22 +267,6 @@ def test_a_selection_needs_the_figures_that_it_uses(policy: Any, words: str) -> 
     with pytest.raises(ConfigError, match=words):
         stage_of(layered(FedPE(), SecretSum()), selection=policy)
     stage_of(layered(FedPE(), SecretSum()), selection=FixedCount(clients=2))
-
-
-# ------------------------------------------------------------------------------------------------------- a secret sum
-
-
-@pytest.mark.parametrize("layers", [(), (Clip(norm=0.05),), (Carry(momentum="client", batch_norm="all"),)], ids=str)
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_two_rounds_of_a_secret_sum_end_with_the_mean(tmp_path: Path, layers: Any, weighting: Any) -> None:
-    algorithm = quickly(FedPE(weighting=weighting))
-    plain = Rehearsal(tmp_path / "plain", (stage_of(layered(algorithm, *layers)),)).run()
-    sealed = Rehearsal(tmp_path / "sealed", (stage_of(layered(algorithm, *layers, SecretSum()), quorum=1.0),)).run()
-    moved = torch.dist(plain.final(), plain.federation.backbone().flat)
-    assert torch.dist(sealed.final(), plain.final()) < 1e-3 * moved
-    crossed = {entry["payload"] for entry in sealed.notebook.books["ledger"] if entry["direction"] == "up"}
-    assert crossed == {"Masked", "Scalars"}  # and figures only where the model is evaluated
-    assert all(event["scalars"] == {} for event in sealed.notebook.rounds())
 
 
 # ----------------------------------------------------------------------------------------------------- experiment files
