@@ -8,12 +8,12 @@ import torch
 
 from personae.attacks.attack import Attack, Scene, Sent, Target
 from personae.core.holdings import ClientFaces, Holdings
-from personae.core.message import Message, Trouble
+from personae.core.message import Broadcast, Message, Trouble
 from personae.core.rng import generator
 from personae.core.stage import Recipe
 from personae.errors import ConfigError
 from personae.runtime.federation import Federation
-from personae.runtime.transport import Answer, Failure, Request, Transport
+from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,11 @@ class InfiltratedTransport:
         held: list[Sent] = []
         for answer in self.inside.exchange(noted()):
             request = asked[answer.client.name]
-            idle = request.task != "train" or request.stage not in self.stages
+            idle = request.task != TRAIN or request.stage not in self.stages
             if idle or isinstance(answer, Failure) or isinstance(answer.message, Trouble):
                 yield answer
             else:
+                assert isinstance(request.down, Broadcast)
                 held.append(Sent(answer.client, request.down, answer.message))
         if held:
             yield from self._changed(sorted(held, key=lambda sent: sent.client.index), next(iter(asked.values())))

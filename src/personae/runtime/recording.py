@@ -16,7 +16,7 @@ from personae.core.stage import Recipe
 from personae.errors import DataError
 from personae.files import private_folder, write_bytes
 from personae.runtime.seal import sealed, unsealed
-from personae.runtime.transport import Answer, Failure, Request, Transport
+from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
 
 FOLDER = "audit"  # in that of the run
 _MODEL = "model.safetensors"
@@ -37,7 +37,8 @@ class Recording:
 
         def noted() -> Iterator[Request]:
             for request in requests:
-                if request.task == "train" and (request.stage, request.round) in self._wanted:
+                if request.task == TRAIN and (request.stage, request.round) in self._wanted:
+                    assert isinstance(request.down, Broadcast)
                     if not asked:
                         self._write(request, _MODEL, Broadcast(model=request.down.model))
                     asked[request.client.name] = request
