@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from byhand import LR, MARGIN, SCALE, LinearPlan, Pair, client, cosface, inputs, training, unit
+from byhand import LR, MARGIN, MOMENTUM, SCALE, LinearPlan, Pair, client, cosface, inputs, training, unit
 from personae.algorithms import FedPE, QFedAvg
 from personae.algorithms.fedpe import State, Up
 from personae.algorithms.q_fedavg import BEFORE
@@ -35,7 +35,7 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, q: float, weighting:
     run.run()
 
     rows: dict[str, np.ndarray | None] = {"ann": None, "bob": None}
-    L = 1 / LR
+    L = (1 - MOMENTUM) / LR
     for round_ in range(2):
         deltas, scales, befores = [], [], []
         for name, count in COUNTS.items():
@@ -58,18 +58,20 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, q: float, weighting:
 
 
 def test_the_lipschitz_constant_follows_the_schedule_of_local_steps(backbone: Backbone):
-    """By default L = 1 / eta, and eta is that of the middle of the round: half of lr in round 2 of 3, linearly."""
+    """By default L = (1 - m) / eta, with eta of the middle of the round: half of lr in round 2 of 3, linearly."""
     model = backbone.state()
     end = ModelState(model.layout, model.flat + 0.1)
     up = Up(model=end, samples=Count(3), training=Scalars({BEFORE: 2.0}))
     server = Server(model, backbone, None, None, generator(0), 2, 3)
-    sgd = dataclasses.replace(training(2), schedule="linear", span="stage")
+    sgd = dataclasses.replace(training(2), schedule="linear", span="stage", momentum=0.0)
+    heavy = dataclasses.replace(sgd, momentum=0.9)
 
     def merge(**options) -> torch.Tensor:
         replies = iter([Reply(ClientInfo("ann", 0), up)])
         return QFedAvg(**options).merge(State(model=model), replies, server).model.flat
 
     assert torch.allclose(merge(training=sgd), merge(lipschitz=2 / LR), atol=1e-7)
+    assert torch.allclose(merge(training=heavy), merge(lipschitz=0.2 / LR), atol=1e-7)
     assert not torch.allclose(merge(training=sgd), merge(lipschitz=1 / LR), atol=1e-4)
 
 

@@ -47,18 +47,20 @@ def test_a_source_and_a_target_by_hand(tmp_path: Path, constraint: str):
 
     everything, chosen = Pair().of("bob").train, torch.tensor(FOUND) >= 0
     bobs = Faces(everything.pixels[chosen], torch.tensor(FOUND)[chosen], 3)
-    ann_rows, losses = None, []
+    ann_rows, losses, moves = None, [], []
     for _ in range(2):
         ann_loss = cosface if constraint == "none" else constrained(theta)
         bob_loss = constrained(theta) if constraint == "all" else cosface
         ann, ann_rows, one = client(Pair().of("ann").train, theta, ann_rows, 3, ann_loss)
         bob, bob_rows, other = client(bobs, theta, bob_rows, 3, bob_loss)
+        moves.append(np.linalg.norm(ann - theta))
         theta = (ann + bob) / 2  # 1/N, whatever the number of faces
         losses.append((one + other) / 2)
 
     # float32 against float64 over six steps.
     assert np.abs(start.layout.views(run.final())["1.weight"].numpy() - theta).max() < 1e-5
     assert [event["scalars"]["loss"] for event in run.notebook.rounds()] == pytest.approx(losses, abs=1e-5)
+    assert [event["scalars"]["source_move"] for event in run.notebook.rounds()] == pytest.approx(moves, abs=1e-5)
     for name, rows, labels in (("ann", ann_rows, []), ("bob", bob_rows, FOUND)):
         found = PrivateStore.of(tmp_path / "private", name).load("unsupervised", Private, start.layout)
         assert np.abs(found.class_embeddings.numpy() - rows).max() < 1e-5

@@ -45,7 +45,9 @@ class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
     aggregates: ClassVar[Aggregates] = "mean"  # its step is a mean whose weights are the point of it
 
     q: float = 1.0  # how much a high loss counts; 0 is FedPE, and the paper picks from 0.001 to 15 by validation
-    lipschitz: float | None = None  # L; if left out, 1 / the learning rate of training in the round, as in the paper
+    # L; if left out, 1 / the rate of training in the round, as in the paper. Its clients have no momentum m, which in
+    # the end makes a step 1 / (1 - m) times as long: with it, L is (1 - m) / the rate.
+    lipschitz: float | None = None
     # p_k: by samples, or uniform, which is right where clients are drawn with a chance in proportion to their samples.
     weighting: Weighting = "samples"
     head_init: HeadInit = "mean"  # how a_k begins when a client first takes part
@@ -74,7 +76,8 @@ class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""
         w, trained = state.model.flat, state.model.layout.trainable_size
-        L = self.lipschitz or 1 / self.training.rate_of(server.round, server.rounds)
+        sgd = self.training
+        L = self.lipschitz or (1 - sgd.momentum) / sgd.rate_of(server.round, server.rounds)
 
         def models() -> Iterator[tuple[Tensor, float]]:
             stay = 0.0

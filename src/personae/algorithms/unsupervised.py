@@ -26,11 +26,13 @@ from personae.core.samples import Samples
 from personae.core.warnings import Figures
 from personae.errors import ConfigError
 from personae.parts.clustering import CFinch, Method, Shape
-from personae.parts.heads import HeadInit, first_rows
+from personae.parts.heads import HeadInit, OwnHead, first_rows, own_rows
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.local_step import LocalStep
 from personae.parts.pseudo import PseudoLabelled, odd_clusters, pseudo_labels
 from personae.parts.terms import Proximal
+
+MOVE = "source_move"  # the figure that says how far the source's training took its weights in the round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,16 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
     """Domain-constrained federated learning of one labelled source client and any number of unlabelled targets."""
 
     name: ClassVar[str] = "unsupervised"
-    figures: ClassVar[tuple[str, ...]] = ("loss", *Shape.names())
+    figures: ClassVar[tuple[str, ...]] = ("loss", MOVE, *Shape.names())
 
     training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))  # its iterations are E
     strength: float = 0.01  # lambda; 0 for no constraint
     # Whose loss has the term: the source's (the domain constraint loss), or everybody's (FedProx).
     constrained: Literal["source", "all"] = "source"
     head_init: HeadInit = "mean"  # how W_k begins
+    keep_head: bool = False  # whether the source goes on with the rows of its pre-training, where it kept some
+    # A control: targets train with the labels of their faces, which only a simulation has.
+    true_labels: bool = False
     # Rounds after which targets cluster anew under the current model, and begin W_k anew; 0 never, as in the paper.
     recluster_every: int = 0
     # How a target clusters if it has no pseudo-labels of an earlier stage, or clusters anew. The settings of that stage
@@ -82,7 +87,7 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:
-        return "source"
+        return "all" if self.true_labels else "source"
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         if self.strength and self.constrained == "source" and not any(client.source for client in server.clients):
@@ -98,18 +103,26 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         client.backbone.load(down.model)
         anew = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
-        known = None if anew and not client.info.source else private
-        labels, shape = (known.labels, None) if known else self.labels(client, anew)
-        samples: Samples = client.train if client.info.source else PseudoLabelled(client.train, labels)
+        labelled = client.info.source or self.true_labels
+        known = None if anew and not labelled else private
+        labels, shape = (known.labels, None) if known else self.labels(client, anew, labelled)
+        samples: Samples = client.train if labelled else PseudoLabelled(client.train, labels)
         if known:
             rows = known.class_embeddings.to(client.backbone.device, copy=True)
         else:
-            rows = first_rows(self.head_init, client.backbone, samples, client.generator)
+            kept = client.recall(OwnHead) if self.keep_head and client.info.source else None
+            rows = (
+                own_rows(self.head_init, client, kept)
+                if kept
+                else first_rows(self.head_init, client.backbone, samples, client.generator)
+            )
             client.carried.head_momentum = None  # the momentum of other rows
         held = self.strength > 0 and (client.info.source or self.constrained == "all")
         constraint = [Proximal(weight=self.strength)] if held else []
         fit = self.train(client, down.model, [rows], self.classification(rows), *constraint, samples=samples)
         figures = {"loss": fit.loss, **(shape.figures() if shape else {})}
+        if client.info.source:
+            figures[MOVE] = _distance(client.backbone.state(), down.model)
         up = Up(model=client.backbone.state(), training=Scalars(figures))
         return up, Private(class_embeddings=rows, labels=labels)
 
@@ -120,12 +133,18 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
         yield from super().warnings(figures)
         yield from odd_clusters(figures)
 
-    def labels(self, client: Client, anew: bool) -> tuple[Tensor, Shape | None]:
+    def labels(self, client: Client, anew: bool, labelled: bool) -> tuple[Tensor, Shape | None]:
         """Those that the client found in an earlier stage, or new ones under the model that it has just received."""
-        if client.info.source:
+        if labelled:
             return torch.empty(0, dtype=torch.int64), None
         kept = None if anew else client.recall(cluster.Private)
         if kept:
             return kept.labels, None
         embedder = client.embedder(client.backbone)
         return pseudo_labels(client.train, embedder, self.clustering, self.min_images, client.generator)
+
+
+def _distance(one: ModelState, other: ModelState) -> float:
+    """Between the weights of two models; the statistics of BatchNorm are none."""
+    trained = one.layout.trainable_size
+    return float((one.flat[:trained] - other.flat[:trained].to(one.flat.device)).norm())

@@ -13,7 +13,6 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from personae.core.embedder import embed
-from personae.core.layer import innermost
 from personae.core.layout import Layout
 from personae.errors import DataError
 from personae.experiment.execution import Execution
@@ -44,16 +43,6 @@ class Crowd:
     def similarity(self, pair: tuple[int, int]) -> Tensor:
         """The cosine of every face of one person with every face of the other."""
         return (self.of(pair[0]) @ self.of(pair[1]).T).flatten()
-
-    def recognised(self, normalised: bool) -> float:
-        """The share of the faces that lie closest to the class embedding of their own person, among their client's."""
-        rows = F.normalize(self.class_embeddings) if normalised else self.class_embeddings
-        right = 0
-        for client in range(int(self.owners.max()) + 1):
-            own = (self.owners == client).nonzero().flatten()
-            here = (self.people >= own[0]) & (self.people <= own[-1])
-            right += int((own[(self.vectors[here] @ rows[own].T).argmax(1)] == self.people[here]).sum())
-        return right / len(self.people)
 
     def closest(self, points: Tensor, count: int) -> list[tuple[int, int]]:
         """The pairs of people at different clients whose `points` have the largest cosines, the largest first."""
@@ -96,16 +85,6 @@ def _crowd_of(outcome: Outcome) -> Crowd:
         people.append(faces.labels + sum(len(known) for known in owners))
         owners.append(torch.full((faces.classes,), index))
     return Crowd(torch.cat(vectors), torch.cat(people), torch.cat(owners), torch.cat(rows))
-
-
-def own_people(label: str, variant: str) -> Quantity:
-    """How many percent of their training faces clients classify right, with the shared model and their own rows."""
-
-    def read(outcomes: Outcomes) -> float:
-        margin = innermost(outcomes[variant].experiment.recipe[-1].algorithm).margin  # type: ignore[attr-defined]
-        return 100 * crowd_of(outcomes[variant]).recognised(normalised=margin.kind != "softmax")
-
-    return Quantity(label, (variant,), read)
 
 
 def confused_pairs(label: str, chosen_by: str, variant: str) -> Quantity:

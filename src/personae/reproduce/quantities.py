@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from personae.core.events import TrainingRound
 from personae.errors import DataError
 from personae.experiment.config import Experiment
-from personae.report.records import Record, Run, read_run
+from personae.report.records import Record, Run, read_events, read_run
 from personae.report.table import CLIENTS
 
 
@@ -87,6 +88,47 @@ class Quantity:
 def figure(label: str, variant: str, metric: str = "heldout/accuracy", stage: str | None = None) -> Quantity:
     """A metric at the end of a variant, in percent. Without `stage`, of its last one."""
     return Quantity(label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage))
+
+
+def training_loss(label: str, variant: str) -> Quantity:
+    """The mean loss of the clients in the last round."""
+
+    def read(outcomes: Outcomes) -> float:
+        losses = outcomes[variant].record().loss
+        return losses[max(losses)]
+
+    return Quantity(label, (variant,), read, "loss")
+
+
+def said(label: str, variant: str, name: str, unit: str = "%") -> Quantity:
+    """What clients said of their training under this name, mean over the rounds of the last stage."""
+
+    def read(outcomes: Outcomes) -> float:
+        outcome = outcomes[variant]
+        stage = outcome.experiment.stages[-1].name
+        rounds = [
+            event.scalars[name]
+            for event in read_events(outcome.folder)
+            if isinstance(event, TrainingRound) and event.stage == stage and name in event.scalars
+        ]
+        if not rounds:
+            raise DataError(f"{outcome.folder}: no client said {name}")
+        return statistics.fmean(rounds)
+
+    return Quantity(label, (variant,), read, unit)
+
+
+def over_rounds(label: str, variant: str, metric: str = "heldout/accuracy") -> Quantity:
+    """The mean of a metric over the rounds of the last stage, in percent: the area under its curve."""
+
+    def read(outcomes: Outcomes) -> float:
+        curve = outcomes[variant].curve(metric)
+        rounds = list(curve)
+        values = list(curve.values())
+        area = sum((b - a) * (x + y) / 2 for a, b, x, y in zip(rounds, rounds[1:], values, values[1:], strict=False))
+        return 100 * area / (rounds[-1] - rounds[0])
+
+    return Quantity(label, (variant,), read)
 
 
 def constant(value: float, unit: str = "%") -> Quantity:

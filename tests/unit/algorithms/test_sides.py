@@ -218,6 +218,31 @@ def test_clustering_anew_sets_the_labels_of_the_cluster_stage_aside_and_the_sour
     assert moved[0] < 1e-6
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_source_may_go_on_with_the_rows_of_its_training(tmp_path: Path, keep: bool):
+    still = LocalSGD(lr=1e-9, batch_size=4, iterations=1)
+    before = stage_of(quickly(FedPE(head_init="random")), name="before", clients="source", rounds=1)
+    federate = stage_of(Unsupervised(clustering=LOOSE, keep_head=keep, training=still), name="federate", rounds=1)
+    run = Rehearsal(tmp_path, (before, federate), source="ann").run()
+    trained, began = (
+        kept(run, "ann", *each).class_embeddings for each in (("before", FedPE().types.private), ("federate", Private))
+    )
+    assert torch.allclose(trained, began, atol=1e-6) == keep
+
+
+def test_with_true_labels_targets_cluster_nothing_and_have_a_row_for_each_person(tmp_path: Path):
+    alike = CFinch(distance=1e-6)  # nobody would be found
+    run = Rehearsal(
+        tmp_path, (stage_of(quickly(Unsupervised(clustering=alike, true_labels=True)), rounds=1),), source="ann"
+    ).run()
+    for name in NAMES[1:]:
+        found = kept(run, name, "unsupervised", Private)
+        assert len(found.class_embeddings) == run.federation.holdings.of(name).train.classes
+        assert found.labels.numel() == 0
+    assert Unsupervised(true_labels=True).needs_labels_of == "all"
+    assert Unsupervised().needs_labels_of == "source"
+
+
 @pytest.mark.parametrize(("every", "rounds", "clusterings"), [(0, 5, 1), (2, 5, 3), (1, 3, 3), (9, 5, 1)])
 def test_targets_cluster_anew_as_often_as_they_are_told(
     tmp_path: Path, every: int, rounds: int, clusterings: int, monkeypatch: pytest.MonkeyPatch

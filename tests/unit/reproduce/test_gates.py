@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from personae import screen
 from personae.console import output
 from personae.reproduce.claims import Above, Claim, Comparison, Gate, Near, Rising
-from personae.reproduce.confusion import Crowd
 from personae.reproduce.findings import Finding, find
 from personae.reproduce.pages import markdown, write_findings
 from personae.reproduce.quantities import Quantity, constant
@@ -129,15 +127,8 @@ def test_a_claim_waits_for_the_runs_of_its_gates_and_shows_their_figures_there_a
     assert [quantity.label for quantity in claim.quantities] == ["new", "0%"]
 
 
-@pytest.mark.parametrize(("name", "gated"), [("fedgc", 8), ("fedface", 5), ("fedfr", 9), ("unsupervised", 6)])
+@pytest.mark.parametrize(
+    ("name", "gated"), [("fedgc", 8), ("fedface", 5), ("fedfr", 9), ("hf_maml", 7), ("unsupervised", 6)]
+)
 def test_the_papers_whose_situation_can_be_measured_have_gates(name: str, gated: int):
     assert sum(bool(claim.gates) for claim in SYSTEMS[name].claims) == gated
-
-
-def test_own_people_by_hand():
-    """Two clients with two people each. Only people of the same client compete, and long rows win inner products."""
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [1.0, 0.0], [0.6, 0.8]])
-    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 1.0]])
-    crowd = Crowd(vectors, torch.tensor([0, 1, 0, 2, 3]), torch.tensor([0, 0, 1, 1]), rows)
-    assert crowd.recognised(normalised=True) == 4 / 5  # the third face lies closer to the other row of its client
-    assert crowd.recognised(normalised=False) == 3 / 5  # and to the last face the row of length two seems closer

@@ -13,10 +13,10 @@ from personae.errors import DataError
 from personae.experiment.config import parse_experiment
 from personae.reproduce import served
 from personae.reproduce.pages import save
-from personae.reproduce.quantities import Outcome
+from personae.reproduce.quantities import Outcome, over_rounds, said, training_loss
 from personae.reproduce.reproduce import variants_of
 from personae.reproduce.served import client_by_client, gain_of_third, over_clients, tuned_clients
-from personae.reproduce.systems import SYSTEMS, unsupervised
+from personae.reproduce.systems import SYSTEMS, hf_maml, unsupervised
 
 RAW = {
     "name": "x",
@@ -152,26 +152,31 @@ def test_figure_6_has_a_curve_of_each_variant_on_each_domain_as_means_over_seeds
         assert axes.get_title() == title
         assert {str(line.get_label()): pytest.approx(list(line.get_ydata())) for line in axes.lines} == expected
         assert all(list(line.get_xdata()) == [0, 2] for line in axes.lines)
-    change = unsupervised.change("x", "without-source", "heldout/source/accuracy")
-    assert change.read(seeds[0]) == pytest.approx(-30)
+    fall = unsupervised.fall("x", "without-source", "heldout/source/accuracy")
+    assert fall.read(seeds[0]) == pytest.approx(30)  # from the peak, which is where it began
+    fall = unsupervised.fall("x", "with-source", "heldout/target/accuracy")
+    assert fall.read(seeds[0]) == pytest.approx(0)
+    area = over_rounds("x", "without-source", "heldout/target/accuracy")
+    assert area.read(seeds[0]) == pytest.approx(75)  # a straight line from 80 to 70
 
 
-@pytest.mark.parametrize("scale", ["small", "large"])
+@pytest.mark.parametrize("scale", ["small", "large", "paper"])
 def test_every_claim_of_hf_maml_finds_its_variants_and_each_method_has_its_tuning(scale):
     system = SYSTEMS["hf_maml"]
     variants = variants_of(system, scale)
     assert [claim.id for claim in system.claims] == [f"HM-{number}" for number in range(1, 8)]
     assert {name for claim in system.claims for name in claim.variants} <= set(variants)
     for name, experiment in variants.items():
-        start, train, tune = experiment.recipe
-        assert (start.algorithm.name, tune.algorithm.name) == ("pretrain", "tune")
+        start, train, *tuned = experiment.recipe
+        assert start.algorithm.name == "pretrain"
+        assert [stage.algorithm.name for stage in tuned] == ([] if name.endswith("-training") else ["tune"])
         assert (start.after, train.after) == (None, "start")
         assert experiment.partition.new_clients == 5
         assert experiment.partition.by.startswith(name.partition("-")[0])
         assert experiment.evaluation.personalized is not None
 
 
-@pytest.mark.parametrize("scale", ["small", "large"])
+@pytest.mark.parametrize("scale", ["small", "large", "paper"])
 def test_fedavg_sees_as_many_images_as_hf_maml_and_in_the_papers_budget_17_times_as_many(scale):
     variants = variants_of(SYSTEMS["hf_maml"], scale)
     meta = variants["attributes-hf"].recipe[1].algorithm.meta
@@ -184,3 +189,49 @@ def test_fedavg_sees_as_many_images_as_hf_maml_and_in_the_papers_budget_17_times
         assert replace(paper, training=fair.training) == fair
         images = paper.training.iterations * paper.training.batch_size
         assert images == pytest.approx(17 * 3 * meta.iterations * meta.batch_size, rel=0.03)
+
+
+@pytest.mark.parametrize("scale", ["small", "large", "paper"])
+def test_the_control_of_hf_maml_differs_in_the_step_of_adaptation_alone(scale):
+    variants = variants_of(SYSTEMS["hf_maml"], scale)
+    meta, plain = (variants[f"attributes-{name}"].recipe[1].algorithm for name in ("hf", "hf-plain"))
+    assert plain.meta.inner_lr < 1e-6
+    assert replace(plain, meta=replace(plain.meta, inner_lr=meta.meta.inner_lr, order=meta.meta.order)) == meta
+
+
+def test_training_is_near_its_end_where_the_global_model_changes_little(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    means = {0: 0.1, 2: 0.5, 4: 0.7, 6: 0.8}
+    events = [
+        {
+            "event": "personal",
+            "stage": "tune",
+            "round": round_,
+            "clients": {name: {"global/1:1 tar@1e-01": mean + more} for name, more in (("a", 0.1), ("b", -0.1))},
+        }
+        for round_, mean in means.items()
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    outcomes = {"hf": Outcome(parse_experiment(RAW, "here"), folder)}
+    assert hf_maml.by_round("x", "hf", 1.0).read(outcomes) == pytest.approx(80)
+    assert hf_maml.by_round("x", "hf", 2 / 3).read(outcomes) == pytest.approx(70)
+
+
+def test_what_clients_say_of_their_rounds_is_read_from_the_last_stage(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    nothing = {"participants": ["a"], "rejected": {}, "failed": {}}
+    events = [
+        {"event": "round", "stage": stage, "round": round_, **nothing, "scalars": {"loss": loss, "source_move": move}}
+        for stage, round_, loss, move in (("start", 1, 9.0, 90.0), ("tune", 1, 2.0, 4.0), ("tune", 2, 0.5, 8.0))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    outcomes = {name: Outcome(parse_experiment(RAW, "here"), folder) for name in ("fedfr", "federated")}
+    assert training_loss("x", "fedfr").read(outcomes) == 0.5
+    assert said("x", "fedfr", "source_move").read(outcomes) == 6.0
+    assert unsupervised.held("x", "fedfr", "federated").read(outcomes) == pytest.approx(100)
+    with pytest.raises(DataError, match="no client said public_share"):
+        said("x", "fedfr", "public_share").read(outcomes)

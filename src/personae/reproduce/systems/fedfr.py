@@ -1,11 +1,7 @@
 """FedFR: a better generic model and a personal one for every client. Rows of the tables are variants."""
 
-import statistics
-
-from personae.core.events import TrainingRound
-from personae.report.records import read_events
 from personae.reproduce.claims import Above, Claim, Gate, Near, System
-from personae.reproduce.quantities import Outcomes, Quantity, constant, figure
+from personae.reproduce.quantities import Quantity, constant, figure, said
 from personae.reproduce.reevaluated import evaluated_again
 
 GENERIC, PERSONAL, GLOBAL = "heldout/tar@1e-02", "clients/personal/1:1 tar@1e-02", "clients/global/1:1 tar@1e-02"
@@ -25,12 +21,8 @@ def personal(label: str, variant: str, metric: str = PERSONAL) -> Quantity:
 
 def share(label: str, variant: str) -> Quantity:
     """The share of the public faces that clients train with, mean over clients and rounds."""
-
-    def read(outcomes: Outcomes) -> float:
-        rounds = [event.scalars for event in read_events(outcomes[variant].folder) if isinstance(event, TrainingRound)]
-        return 100 * statistics.fmean(figures["public_share"] for figures in rounds if "public_share" in figures)
-
-    return Quantity(label, (variant,), read)
+    found = said(label, variant, "public_share")
+    return Quantity(label, (variant,), lambda outcomes: 100 * found.read(outcomes))
 
 
 def _by_identities(ending: str) -> tuple[Above, Above]:

@@ -1,8 +1,8 @@
 """FedGC: softmax regulariser at the server. Rows of the paper's tables are variants of the recipe."""
 
 from personae.reproduce.claims import Above, Claim, Gate, Rising, System
-from personae.reproduce.confusion import before_and_after, confused_pairs, most_similar_pairs, own_people
-from personae.reproduce.quantities import Quantity, average, constant, figure
+from personae.reproduce.confusion import before_and_after, confused_pairs, most_similar_pairs
+from personae.reproduce.quantities import Quantity, average, constant, figure, training_loss
 from personae.reproduce.strangers import among_strangers
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -33,12 +33,10 @@ def _metrics(method: str, variant: str, loss: str) -> tuple[Quantity, ...]:
 
 LEARNT = Gate(
     "the clients have learnt their own people",
-    Above(own_people("FedPE, own training faces", "fedpe"), constant(99)),
+    Above(constant(0.3, "loss"), training_loss("training loss of FedPE", "fedpe")),
 )
-TO_GAIN = Gate(
-    "there is something to gain: clients that see everybody's class embeddings, frozen, are a point better",
-    Above(figure("oracle", "oracle"), FEDPE, by=1),
-)
+# Not the oracle, whose clients have everybody's classes to tell apart: it lags behind FedPE for as long as a run lasts.
+TO_GAIN = Gate("there is something to gain: pooled training is a point better", Above(CENTRAL, FEDPE, by=1))
 REGIME = (LEARNT, TO_GAIN)
 VISIBLE = tuple(
     Gate("the baseline's rates are no longer at the floor", Above(rate, constant(20)))
