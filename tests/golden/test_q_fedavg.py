@@ -18,7 +18,8 @@ from personae.core.payload import Count, ModelState, Scalars
 from personae.core.rng import generator
 from personae.errors import Diverged
 from personae.parts.margins import Margin
-from toys import Rehearsal, TinyPlan, stage_of
+from personae.runtime.inprocess import SameProcess
+from toys import TRAINING, Rehearsal, Relay, TinyPlan, stage_of
 
 COUNTS = {"ann": 4, "bob": 9}
 
@@ -143,3 +144,28 @@ def test_the_length_of_a_step_is_that_of_its_weights_and_not_of_statistics():
         found.append((merged.model.flat - w.flat)[: w.layout.trainable_size])
     assert torch.equal(*found)
     assert float(found[0].abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("claim", [1e308, 1e14, 1000.0])
+def test_a_loss_that_nobody_can_have_is_that_clients_fault(tmp_path: Path, claim: float):
+    class Boasting(Relay):
+        def tamper(self, answers):
+            for answer in answers:
+                if answer.client.name == "bob" and isinstance(answer.message, Up):
+                    answer = dataclasses.replace(
+                        answer,
+                        message=dataclasses.replace(answer.message, training=Scalars({"loss": 1.0, BEFORE: claim})),
+                    )
+                yield answer
+
+    run = Rehearsal(tmp_path, (stage_of(QFedAvg(training=TRAINING, q=5.0)),))
+    run.run(Boasting(SameProcess(run.federation)))
+    assert [list(event["rejected"]) for event in run.notebook.rounds()] == [["bob"], ["bob"]]
+
+
+@pytest.mark.parametrize("kind", ["cosface", "arcface"])
+def test_no_loss_exceeds_the_largest(kind: str):
+    margin = Margin(kind=kind, scale=30.0, margin=0.5)
+    rows = torch.tensor([[1.0, 0.0]] + [[-1.0, 0.0]] * 1000)
+    worst = float(margin.loss(torch.tensor([[-1.0, 0.0]]), rows, torch.tensor([0])))
+    assert 30 * 2 < worst <= margin.largest_loss < 2 * worst

@@ -18,7 +18,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.corrections import Reduction, corrected, cosine_regulariser, drawn, softmax_regulariser
+from personae.parts.corrections import Reduction, Shared, corrected, cosine_regulariser, drawn, softmax_regulariser
 from personae.parts.heads import HeadInit, OwnHead, own_rows
 from personae.parts.linking import tokens_of
 from personae.parts.local_step import LocalStep
@@ -76,8 +76,12 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     # A secret that the clients share, for people whom several clients hold (the general case of the paper). With it,
     # clients send a token for each person. The server averages the rows of one person over its group of clients, and
     # only classes of clients outside that group push it away. The server learns who is shared, but not who it is, as
-    # long as it does not have the secret. (Over a network it has: the experiment comes from there.)
+    # long as it does not have the secret. (Over a network it has a digest of it; clients bring the secret to `join`.)
     link: str | None = None
+    # A person has one row for all who hold them where at least so many clients speak of them in a round; otherwise each
+    # gets its own row back. A client that only claims to hold somebody gets a mean of so many rows, less one, at least.
+    # With 2 it gets the row of the other.
+    holders: int = 3
     fixed: bool = False  # class embeddings stay as they began; without regulariser, the paper's FedPE + Fixed
     weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
     head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
@@ -91,6 +95,8 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
             raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
         if self.link is not None and (not self.link or self.regulariser == "none"):
             raise ValueError("link must not be empty, and needs a regulariser: without one no class embedding is sent")
+        if self.holders < 2:
+            raise ValueError(f"holders is {self.holders}, it must be at least 2")
         if self.fixed and self.regulariser != "none":
             raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
 
@@ -119,6 +125,13 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
         )
         return up, Private(class_embeddings=rows)
 
+    def objection(self, up: Up) -> str | None:
+        if problem := super().objection(up):
+            return problem
+        missing = [name for name in ("class_embeddings", "aliases") if not getattr(up, name)]
+        needed = [name for name in missing if name not in self.withheld]
+        return f"it sends no {needed[0]}" if needed else None
+
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         heard: dict[str, ClassEmbeddings] = {}
         aliases = dict(state.aliases)
@@ -139,7 +152,8 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
                 rows = self.step(rows, owners, moving, eta, drawn(self.anchors, rows, server.generator))
             return rows
 
-        rows = corrected(state.class_embeddings, heard, correct, server.backbone.device, aliases if self.link else None)
+        shared = Shared(aliases, self.holders) if self.link else None
+        rows = corrected(state.class_embeddings, heard, correct, server.backbone.device, shared)
         return State(model=model, class_embeddings=rows, aliases=aliases)
 
     def step(self, rows: Tensor, owners: Tensor, moving: Tensor, eta: float, anchors: Tensor | None = None) -> Tensor:

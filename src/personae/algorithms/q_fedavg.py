@@ -73,6 +73,13 @@ class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=figures)
         return up, Private(class_embeddings=rows)
 
+    def objection(self, up: Up) -> str | None:
+        """A loss counts for as much as it claims, so it must be one that the margin can have."""
+        if problem := super().objection(up):
+            return problem
+        before, most = up.training.values.get(BEFORE, 0.0), self.margin.largest_loss
+        return f"its loss is {before:.3g}, and {most:.3g} is the most that there can be" if before > most else None
+
     def merge(self, state: State, replies: Iterable[Reply[Up]], server: Server) -> State:
         """The step above, as the mean it is: of every w_k with p_k L F_k^q, and of w with the rest of each h_k."""
         w, trained = state.model.flat, state.model.layout.trainable_size

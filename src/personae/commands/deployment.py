@@ -118,6 +118,9 @@ def join(
     data: Annotated[Path, typer.Option(help="This client's faces: a folder per identity, a zip, or a list.")],
     certs: Annotated[Path, typer.Option(help="This client's folder, as made by personae certs.")],
     home: Annotated[Path, typer.Option(help="Folder for what never leaves this client.")] = Path("personae-home"),
+    secret: Annotated[
+        Path | None, typer.Option(help="File with the secret that the clients share, as made by personae secret.")
+    ] = None,
     public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
     unlabelled: Unlabelled = False,
     skip_unreadable: SkipUnreadable = False,
@@ -136,6 +139,7 @@ def join(
         data=data,
         home=home,
         unlabelled=unlabelled,
+        secret=secret,
         public=public,
         handling=handling,
         execution=execution_of(device),
@@ -160,6 +164,16 @@ def certs(
     from personae.deployment.certs import make_certificates
 
     screen.paths(make_certificates(folder, hosts or [], clients or []), as_json)
+
+
+@app.command()
+def secret(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; one that is there stays.")],
+) -> None:
+    """Make a secret that clients share (FedGC's `link`), and print its digest, which is all that the server gets."""
+    from personae.experiment.shared_secret import make_secret
+
+    typer.echo(make_secret(file))
 
 
 @app.command()

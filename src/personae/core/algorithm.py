@@ -245,6 +245,14 @@ class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
         """The server's state after the question, until the end of the round."""
         raise TypeError(f"{self.name} hears no {question}")
 
+    def objection(self, up: UpT) -> str | None:
+        """Why this update cannot be merged, besides what its payloads say of themselves: that is its client's fault.
+
+        An algorithm adds what it needs itself.
+        """
+        sent = [name for name in sorted(self.withheld) if getattr(up, name, None) is not None]
+        return f"it sends {sent[0]}, which nobody sends in this run" if sent else None
+
     def forget(self, state: StateT, client: str) -> StateT:
         """The state as if what this client has sent were not kept in it; what it put into averages stays there."""
         kept: dict[str, Any] = {}

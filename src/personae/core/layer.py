@@ -215,6 +215,9 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
     def hear(self, question: str, state: ServerState, replies: Iterable[Reply[Any]], server: Server) -> ServerState:
         return self.layer.hear(self, question, state, replies, server)
 
+    def objection(self, up: Message) -> str | None:
+        return self.inner.objection(up)  # it has all fields of the message inside
+
     def forget(self, state: ServerState, client: str) -> ServerState:
         return self.layer.forget(self, state, client)
 

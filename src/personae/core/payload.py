@@ -26,9 +26,10 @@ Arrays = dict[str, Tensor]
 _FIGURE = re.compile(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}")
 _MOST_FIGURES = 1000
 _LARGEST_FIGURE = 1e15  # sums and squares of many such are still finite
+_LONGEST_ROW = 1e4  # a class embedding is about as long as a feature; products of many such are still finite
 
 # What the firewall compares among the updates of a round; a kind may measure something else under a name of its own.
-UPDATE, GRADIENT, SAMPLES = "update", "gradient", "number of samples"
+UPDATE, GRADIENT, SAMPLES, ROWS = "update", "gradient", "number of samples", "longest class embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +258,20 @@ class _Vectors(Payload):
         _only(("vectors",), arrays, cls)
         _only((), scalars, cls)
         return cls(arrays["vectors"])
+
+    @property
+    def longest(self) -> float:
+        """The length of the longest row."""
+        return float(self.vectors.norm(dim=1).max()) if len(self.vectors) else 0.0
+
+    def implausible(self, expected: Expectation) -> str | None:
+        if problem := super().implausible(expected):
+            return problem
+        long = self.longest > _LONGEST_ROW
+        return f"{type(self).__name__} holds a row that is longer than {_LONGEST_ROW:,.0f}" if long else None
+
+    def measures(self, model: ModelState) -> Mapping[str, float]:  # noqa: ARG002
+        return {ROWS: self.longest}
 
 
 class ClassEmbeddings(_Vectors):

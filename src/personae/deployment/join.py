@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,7 @@ from personae.core import wire
 from personae.core.acceleration import Acceleration
 from personae.core.message import Message
 from personae.data.decoding import Handling
-from personae.deployment.certs import needed, private_key
+from personae.deployment.certs import needed, private_key, require_secret
 from personae.deployment.desk import Desk
 from personae.deployment.gate import KNOWN
 from personae.deployment.job import Job
@@ -32,6 +32,7 @@ from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces, public_faces, public_source
 from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
+from personae.experiment.shared_secret import read_secret, revealed
 from personae.files import hold, private_folder
 from personae.privacy.disclosure import leaves, warning
 from personae.runtime.problems import PROBLEMS, ProblemLog
@@ -50,6 +51,7 @@ class Member:
     data: Path
     home: Path  # where it keeps what never leaves it
     unlabelled: bool = False  # whether nobody says who is on its faces
+    secret: Path | None = None  # the file with the secret that the clients share, where the experiment takes one
     public: Path | None = None  # its copy of the public faces, where the experiment has such
     handling: Handling = field(default_factory=Handling)  # of images that are not aligned faces, or no images
     execution: Execution = field(default_factory=Execution)
@@ -63,6 +65,7 @@ class Member:
         experiment = job.parsed()
         self._tell(experiment)
         self._require_public(experiment)
+        recipe = revealed(experiment, self.shared_secret()).recipe
         faces = own_faces(
             self.data,
             experiment,
@@ -82,8 +85,16 @@ class Member:
             environment=environment(self.execution.device, 0, Acceleration()),
         )
         own.write()
-        federation = own.federation(faces, self._public(experiment))
+        federation = replace(own.federation(faces, self._public(experiment)), recipe=recipe)
         return OwnHost(own, federation, self.execution.device, problems=self.problems)
+
+    def shared_secret(self) -> str | None:
+        """The secret that the clients share; nobody else on this machine may be able to read it."""
+        if self.secret is None:
+            return None
+        if self.secret.exists():
+            require_secret(self.secret)
+        return read_secret(self.secret)
 
     def leaving(self, job: Job, stage: str, message: Message) -> None:
         """Write down what leaves in a run that could not be opened here."""
@@ -122,6 +133,7 @@ def join(server: str, member: Member, certs: Path) -> None:
     host, port = _address(server)
     if not member.data.exists():
         raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
+    member.shared_secret()
     authority, key = needed(certs, "ca.crt", "key")
     private_key(key)  # there is one, and it is a secret
     command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]

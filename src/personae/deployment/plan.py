@@ -12,6 +12,7 @@ from personae.core.layout import Layout
 from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, refuse_references
+from personae.experiment.shared_secret import require_digests
 from personae.files import write_bytes
 from personae.words import counted
 
@@ -120,6 +121,7 @@ def newcomers(experiment: Experiment, clients: Sequence[str]) -> frozenset[str]:
 
 def _check(experiment: Experiment, clients: Sequence[str]) -> None:
     refuse_references(experiment, experiment.name)
+    require_digests(experiment)
     for stage in experiment.recipe:
         if stage.algorithm.pools_faces:
             raise ConfigError(

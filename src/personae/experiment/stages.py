@@ -43,11 +43,15 @@ class StageSection(StageOptions):
             raise ConfigError(f"stages.{self.name}.layers: {error}") from error
         return Stage(**options, algorithm=algorithm, selection=self._selection(), aggregation=self._aggregation())
 
+    def secrets(self) -> dict[str, str]:
+        """By their names, the settings of the algorithm that not everybody may read, as far as they are given."""
+        algorithm = self._algorithm()
+        return {name: getattr(algorithm, name) for name in sorted(algorithm.secrets) if getattr(algorithm, name)}
+
     def resolved(self) -> dict[str, Any]:
         """What is chosen by name, with every setting, given or by default, as plain data."""
         algorithm = _plain(self._algorithm())
-        for secret in self._algorithm().secrets:
-            algorithm[secret] = algorithm[secret] and concealed(algorithm[secret])
+        algorithm |= {name: concealed(secret) for name, secret in self.secrets().items()}
         chosen = {
             "algorithm": algorithm,
             "selection": _plain(self._selection()),

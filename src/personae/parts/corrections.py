@@ -148,47 +148,72 @@ def spreadout(
 Correction = Callable[[Tensor, Tensor, Tensor], Tensor]  # new rows from the rows, their owners, and which may move
 
 
+class Shared(NamedTuple):
+    """Who of whose people is who, where several clients may hold the same person."""
+
+    aliases: Mapping[str, Aliases]  # of everybody
+    holders: int  # so many must speak of a person in a round, before their rows become one
+
+
 def corrected(
     known: Mapping[str, ClassEmbeddings],
     heard: Mapping[str, ClassEmbeddings],
     correct: Correction,
     device: torch.device,
-    aliases: Mapping[str, Aliases] | None = None,
+    shared: Shared | None = None,
 ) -> dict[str, ClassEmbeddings]:
     """Everybody's rows after a round: `known` from earlier ones, replaced by those `heard` in this one, then corrected.
 
     `correct` sees all rows at once, but only those heard move; the rest stay as last seen and push the others all the
     same. They are stacked in the order of the names, so that who was seen when plays no part.
 
-    With `aliases` of everybody, rows of the same person are one: the mean of those heard (of all, where none was), and
-    each of its holders gets the same row back.
+    Where people are `shared`, rows of one person that enough clients speak of are one, and each of its holders gets it
+    back: the mean of the directions heard, in their median length, so that no holder can outweigh the others by a long
+    row. Of a person whom fewer speak of, each holder gets its own row back, which no other holder pushes.
     """
     groups = dict(sorted({**known, **heard}.items()))
     if not heard:
         return groups
     rows, owners = stacked([group.vectors.to(device) for group in groups.values()])
     moving = torch.tensor([name in heard for name in groups], device=device)[owners, None]
-    if aliases is None:
+    if shared is None:
         moved = correct(rows, owners, moving)
     else:
-        tokens = torch.cat([aliases[name].tokens.to(device) for name in groups])
-        moved = _as_one(rows, owners, moving, tokens, correct)
+        tokens = torch.cat([shared.aliases[name].tokens.to(device) for name in groups])
+        moved = _as_one(rows, owners, moving, tokens, shared.holders, correct)
     if not moved.isfinite().all():
         raise Diverged("the corrected class embeddings are not finite; lower the strength of the correction")
     parts = moved.split([len(group.vectors) for group in groups.values()])  # type: ignore[no-untyped-call]
     return {name: ClassEmbeddings(part) for name, part in zip(groups, parts, strict=True)}
 
 
-def _as_one(rows: Tensor, owners: Tensor, moving: Tensor, tokens: Tensor, correct: Correction) -> Tensor:
-    """Correct with one row for each token, held by all who have it."""
-    people, which = torch.unique(tokens, return_inverse=True)
-    heard = torch.zeros(len(people), 1, device=rows.device).index_add_(0, which, moving.float()) > 0
-    weights = torch.where(heard[which], moving, True).to(rows.dtype)
-    total = rows.new_zeros(len(people), 1).index_add_(0, which, weights)
-    means = rows.new_zeros(len(people), rows.shape[1]).index_add_(0, which, weights * rows).div_(total)
+def _as_one(rows: Tensor, owners: Tensor, moving: Tensor, tokens: Tensor, holders: int, correct: Correction) -> Tensor:
+    """Correct with one row for each token that enough speak of; whoever has a token holds all rows of it."""
+    people, person = torch.unique(tokens, return_inverse=True)
     members = torch.zeros(len(people), int(owners.max()) + 1, device=rows.device)
-    members[which, owners] = 1
-    return correct(means, members, heard)[which]
+    members[person, owners] = 1
+    speaking = torch.zeros(len(people), device=rows.device).index_add_(0, person, moving[:, 0].float())
+    apart = speaking[person] < holders
+    own = torch.arange(1, len(rows) + 1, device=rows.device)
+    _, which = torch.unique(person * (len(rows) + 1) + apart * own, return_inverse=True)  # in the order of the tokens
+    count = int(which.max()) + 1
+    heard = torch.zeros(count, 1, device=rows.device).index_add_(0, which, moving.float()) > 0
+    counts = (moving | ~heard[which])[:, 0]  # of somebody of whom nobody speaks, the rows that are known
+    means = _one_row_each(rows[counts], which[counts], count)
+    held_by = torch.zeros(count, members.shape[1], device=rows.device)
+    held_by[which] = members[person]
+    return correct(means, held_by, heard)[which]
+
+
+def _one_row_each(rows: Tensor, which: Tensor, count: int) -> Tensor:
+    """One row for all of the same number, of which none counts for more than another; a single one as it is."""
+    lengths, sizes = rows.norm(dim=1), torch.bincount(which, minlength=count)
+    order = lengths.argsort()
+    order = order[which[order].argsort(stable=True)]  # those of a number together, the shorter ones first
+    first = sizes.cumsum(0) - sizes
+    median = lengths[order[first + (sizes - 1) // 2]]
+    directions = rows.new_zeros(count, rows.shape[1]).index_add_(0, which, F.normalize(rows))
+    return torch.where(sizes[:, None] == 1, rows[order[first]], directions * (median / sizes)[:, None])
 
 
 def stacked(groups: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,15 @@ class Margin:
         if self.straight_through and self.kind != "arcface":
             raise ValueError(f"margin.straight_through: only for arcface, not for {self.kind}")
 
+    @property
+    def largest_loss(self) -> float:
+        """What the loss of no sample exceeds: two logits as far apart as they can be, over a hundred million classes.
+
+        Inner products have no such bound; what is taken for one is far above all that training starts from.
+        """
+        apart = 1e4 if self.kind == "softmax" else self.scale * (2 + self.margin)
+        return apart + math.log(1e8)
+
     def logits(self, features: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
         """Logits [N, C] of features [N, D] over class embeddings `rows` [C, D], with `labels` [N] the true classes."""
         products = self._products(features, rows)

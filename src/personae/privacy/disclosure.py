@@ -38,10 +38,13 @@ about these.
 An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share. The
 server sees by it which clients hold the same person, how many people any two of them share, and the same again in every
 round and every run under that key. It does not say who the person is, but whoever has the key can try names against it.
-That is every client; and where an experiment runs over a network, it is the server too, since the experiment comes from
-there with the key in it. A person held by several clients has one class embedding, the mean of theirs: each of these
-clients then receives what the others' images of that person have contributed. FedGC sends aliases only where `link` is
-set.
+That is every client. Over a network the server has a digest of the key, and clients bring the key to `personae join`;
+where an experiment runs on one machine, the key is in its file. A person of whom at least `holders` clients speak in a
+round has one class embedding, the mean of the directions of theirs: each of these clients then receives what the
+others' images of that person have contributed. **Nobody can check whether a client that sends somebody's token has
+images of that person.** A client that only claims to hold a person gets this mean, which is a template of that person,
+out of the rows of `holders` - 1 others at least. Of a person of whom fewer speak it gets back nothing but its own row.
+It cannot outweigh the others by a long row. FedGC sends aliases only where `link` is set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
 found, which is about how many people are on its images. An algorithm and an evaluation declare the names of their

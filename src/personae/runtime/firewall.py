@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from personae.core.backbone import Backbone
 from personae.core.message import Message
-from personae.core.payload import SAMPLES, UPDATE, Expectation, ModelState
+from personae.core.payload import ROWS, SAMPLES, UPDATE, Expectation, ModelState
 from personae.core.samples import Samples
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
@@ -25,12 +25,13 @@ class Firewall:
     norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
     norm_floor: float = 0.05  # and this part of the model's own length in any case, where most clients hardly move
     samples_multiple: float = 1000.0  # and rest on this many times as many samples
+    rows_multiple: float = 10.0  # and its longest class embedding may be this many times as long as the median one
     max_samples: int = 100_000_000  # more than this nobody may claim
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        if self.norm_multiple <= 1 or self.samples_multiple <= 1 or self.max_samples < 1:
-            raise ValueError("norm_multiple and samples_multiple must exceed 1, and max_samples must be positive")
+        if min(self.norm_multiple, self.samples_multiple, self.rows_multiple) <= 1 or self.max_samples < 1:
+            raise ValueError("all multiples must exceed 1, and max_samples must be positive")
         if not 0 <= self.norm_floor < 1:
             raise ValueError(f"norm_floor is {self.norm_floor}, it must be in [0, 1)")
 
@@ -68,7 +69,8 @@ class Firewall:
         for quantity in quantities:
             values = {client: each.get(quantity, 0.0) for client, each in measures.items()}
             usual = statistics.median(values.values())
-            bound = (self.samples_multiple if quantity == SAMPLES else self.norm_multiple) * usual
+            multiple = {SAMPLES: self.samples_multiple, ROWS: self.rows_multiple}.get(quantity, self.norm_multiple)
+            bound = multiple * usual
             if quantity == UPDATE:
                 bound = max(bound, self.norm_floor * length)
             for client, value in values.items():

@@ -70,7 +70,7 @@ def federated_round(
                 failures[name] = answer
             elif problem := firewall.problem(
                 answer.message, server.backbone, server.public_faces, stage.algorithm.figures
-            ):
+            ) or stage.algorithm.objection(answer.message):
                 rejected[name] = problem
             else:
                 measures[name] = measured(answer.message, state.model)

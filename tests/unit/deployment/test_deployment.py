@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from personae.deployment.plan import Conditions, Plan, largest_answer
 from personae.deployment.processes import QUIET, end_leftovers, environment, free_port, start, stop
 from personae.deployment.serve import _alone, prepare, serve
 from personae.errors import ConfigError, DataError
+from personae.experiment.concealed import concealed
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
 from personae.experiment.recipes import RECIPES
 from personae.experiment.rundir import RunDirectory
+from personae.experiment.shared_secret import make_secret, read_secret
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.excluded import Exclusions
 
@@ -205,22 +208,57 @@ def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None
         Conditions(deadline=0)
 
 
+def linked(secret: str) -> Experiment:
+    return experiment(stages=[{"name": "train", "rounds": 1, "algorithm": {"name": "fedgc", "link": secret}}])
+
+
 def test_a_secret_of_the_experiment_stands_in_no_file_that_is_there_to_be_read(tmp_path: Path) -> None:
-    """Over a network clients get it with the run, and so it is in files for their owner alone."""
-    linked = experiment(stages=[{"name": "train", "rounds": 1, "algorithm": {"name": "fedgc", "link": SECRET}}])
-    prepare(linked, tmp_path / "run", ["ann", "bob"], Conditions(), resume=False)
-    holding = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and SECRET in path.read_text()]
-    assert {path.name for path in holding} == {"deployment.json", "pyproject.toml"}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    shown = config["stages"][0]["algorithm"]["link"]
-    assert shown.startswith("scrypt:")
+    config = json.loads(json.dumps(linked(SECRET).resolved()))
+    assert SECRET not in str(config)
+    assert config["stages"][0]["algorithm"]["link"] == concealed(SECRET)
     # What was read back is the same experiment, and one with another secret is not.
     assert json.loads(json.dumps(parse_experiment(config, "config.json").resolved())) == config
-    RunDirectory.reopen(tmp_path / "run", linked.resolved()).close()
-    other = experiment(stages=[{"name": "train", "rounds": 1, "algorithm": {"name": "fedgc", "link": "another"}}])
+    RunDirectory.create(tmp_path / "run", config, linked(SECRET).recipe, {}).close()
+    RunDirectory.reopen(tmp_path / "run", linked(SECRET).resolved()).close()
     with pytest.raises(ConfigError, match=r"another experiment \(stages\.train\.algorithm\.link was"):
-        RunDirectory.reopen(tmp_path / "run", other.resolved())
+        RunDirectory.reopen(tmp_path / "run", linked("another").resolved())
+
+
+def test_clients_share_a_secret_of_which_the_server_has_a_digest_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf'link: clients share this secret, .* write link = "{concealed(SECRET)}"'):
+        prepare(linked(SECRET), tmp_path / "run", ["ann", "bob"], Conditions(), resume=False)
+    digest = make_secret(tmp_path / "secret")
+    assert make_secret(tmp_path / "secret") == digest  # what is there stays
+    secret = read_secret(tmp_path / "secret")
+    prepare(linked(digest), tmp_path / "run", ["ann", "bob"], Conditions(), resume=False)
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and secret in path.read_text()]
+
+    faces = deal(Materials(experiment(), Execution(cache=tmp_path / "cache")), tmp_path / "dealt")[0]
+    member = Member(data=faces, home=tmp_path / "home", execution=Execution(cache=tmp_path / "cache"))
+    job = Job.parse(Plan.read(tmp_path / "run").job.text())
+    with pytest.raises(ConfigError, match="takes a secret that its clients share; join with --secret FILE"):
+        member.host(job)
+    (tmp_path / "other").write_text("quite another secret of theirs")
+    (tmp_path / "other").chmod(0o600)
+    with pytest.raises(ConfigError, match="the server has the digest of another secret"):
+        replace(member, secret=tmp_path / "other").host(job)
+    (tmp_path / "other").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        replace(member, secret=tmp_path / "other").host(job)
+    host = replace(member, secret=tmp_path / "secret").host(job)
+    assert host.federation.recipe[0].algorithm.link == secret  # type: ignore[attr-defined]
+    home = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert home
+    assert not [path for path in home if secret.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("content", ["", "short", "scrypt:0123456789abcdef0123456789"])
+def test_what_is_no_secret_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "secret").write_text(content)
+    with pytest.raises(ConfigError, match="secret: this is no secret of at least 16 characters"):
+        read_secret(tmp_path / "secret")
+    with pytest.raises(ConfigError, match="absent: this secret cannot be read"):
+        read_secret(tmp_path / "absent")
 
 
 def test_what_an_answer_may_hold_follows_from_the_network() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from personae.algorithms import FedGC
 from personae.algorithms.fedgc import State, Up
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
-from personae.core.payload import Aliases, ClassEmbeddings, Count, Scalars
+from personae.core.payload import Aliases, ClassEmbeddings, Count, Expectation, PublicEmbeddings, Scalars
 from personae.core.rng import generator
 from personae.parts.corrections import cosine_regulariser, softmax_regulariser
 from personae.parts.linking import tokens_of
 from personae.parts.margins import Margin
 from personae.runtime.firewall import Firewall
-from toys import NAMES, TRAINING, Crowd, Faces, Rehearsal, stage_of
+from personae.runtime.inprocess import SameProcess
+from toys import NAMES, TRAINING, Crowd, Faces, Rehearsal, Relay, stage_of
 
 SOFTMAX = Margin(kind="softmax")
 HOLDERS = ({0}, {0, 1}, {1}, {2}, {1, 2}, {0, 2, 3}, {3})  # who holds each of seven people
@@ -99,11 +101,12 @@ def sent(seed: int, *tokens: int) -> tuple[ClassEmbeddings, Aliases]:
 
 
 def test_rows_of_one_person_are_averaged_and_only_outsiders_push(backbone: Backbone):
-    algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret")
+    algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret", holders=2)
     heard = {"ann": sent(1, 7, 9), "bob": sent(2, 9, 4), "eve": sent(3, 5)}
     state = merged(algorithm, backbone, State(model=backbone.state(), class_embeddings={}), heard)
     ann, bob, eve = (heard[name][0].vectors for name in ("ann", "bob", "eve"))
-    people = torch.stack([bob[1], eve[0], ann[0], (ann[1] + bob[0]) / 2])  # 4, 5, 7, 9
+    both = (ann[1] / ann[1].norm() + bob[0] / bob[0].norm()) / 2 * min(ann[1].norm(), bob[0].norm())
+    people = torch.stack([bob[1], eve[0], ann[0], both])  # 4, 5, 7, 9
     members = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]).bool()
     expected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
     torch.testing.assert_close(state.class_embeddings["ann"].vectors, expected[[2, 3]])
@@ -111,14 +114,80 @@ def test_rows_of_one_person_are_averaged_and_only_outsiders_push(backbone: Backb
     torch.testing.assert_close(state.class_embeddings["eve"].vectors, expected[[1]])
     assert torch.equal(state.class_embeddings["ann"].vectors[1], state.class_embeddings["bob"].vectors[0])
 
-    # eve and bob stay away; ann alone speaks for 9 now, bob's copy follows, and nobody else moves.
+    # eve and bob stay away: ann alone speaks for 9, so it is her own row that moves, and bob's copy stays as it was.
     again = merged(algorithm, backbone, state, {"ann": sent(4, 7, 9)})
     fresh = sent(4, 7, 9)[0].vectors
-    people = torch.stack([expected[0], expected[1], fresh[0], fresh[1]])
-    corrected = people - 0.05 * softmax_regulariser(people, members, SOFTMAX).gradient
+    people = torch.stack([expected[0], expected[1], fresh[0], fresh[1], expected[3]])
+    corrected = people - 0.05 * softmax_regulariser(people, members[[0, 1, 2, 3, 3]], SOFTMAX).gradient
     torch.testing.assert_close(again.class_embeddings["ann"].vectors, corrected[[2, 3]])
-    torch.testing.assert_close(again.class_embeddings["bob"].vectors, torch.stack([corrected[3], expected[0]]))
+    torch.testing.assert_close(again.class_embeddings["bob"].vectors, expected[[3, 0]])
     torch.testing.assert_close(again.class_embeddings["eve"].vectors, expected[[1]])
+
+
+def test_who_claims_to_hold_somebody_neither_gets_their_template_nor_overwrites_it(backbone: Backbone):
+    victim, (_, aliases) = sent(1, 7, 9)[0].vectors, sent(2, 9)
+    for length in (1e-6, 1.0, 9e3):
+        claimed = length * torch.nn.functional.one_hot(torch.tensor([3]), 8).float()
+        heard = {"ann": sent(1, 7, 9), "rogue": (ClassEmbeddings(claimed), aliases)}
+        start = State(model=backbone.state(), class_embeddings={})
+        state = merged(FedGC(strength=0.0, link="secret"), backbone, start, heard)
+        assert torch.equal(state.class_embeddings["ann"].vectors, victim)
+        assert torch.equal(state.class_embeddings["rogue"].vectors, claimed)
+        # What it is for, now with a strength: the step of its own row does not tell the victim's either.
+        moved = merged(FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret"), backbone, start, heard)
+        other = {**heard, "ann": (ClassEmbeddings(torch.stack([victim[0], -victim[1]])), heard["ann"][1])}
+        again = merged(FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, link="secret"), backbone, start, other)
+        torch.testing.assert_close(moved.class_embeddings["rogue"].vectors, again.class_embeddings["rogue"].vectors)
+
+
+def test_no_holder_outweighs_the_others_by_the_length_of_its_row(backbone: Backbone):
+    heard = {
+        "ann": sent(1, 9),
+        "bob": sent(2, 9),
+        "rogue": (ClassEmbeddings(1e4 * sent(3, 9)[0].vectors), sent(3, 9)[1]),
+    }
+    start = State(model=backbone.state(), class_embeddings={})
+    state = merged(FedGC(strength=0.0, link="secret"), backbone, start, heard)
+    rows = torch.cat([each[0].vectors for each in heard.values()])
+    expected = F.normalize(rows).mean(0) * sorted(rows.norm(dim=1).tolist())[1]
+    for name in heard:
+        torch.testing.assert_close(state.class_embeddings[name].vectors[0], expected)
+
+
+@pytest.mark.parametrize("absent", ["class_embeddings", "aliases"])
+def test_rows_and_aliases_come_together_or_the_client_has_failed(tmp_path: Path, absent: str):
+    class Careless(Relay):
+        def tamper(self, answers: Any) -> Any:
+            for answer in answers:
+                if answer.client.name == "bob" and isinstance(answer.message, Up):
+                    answer = replace(answer, message=replace(answer.message, **{absent: None}))
+                yield answer
+
+    algorithm = FedGC(training=TRAINING, strength=0.1, link="secret")
+    run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Acquainted())
+    run.run(Careless(SameProcess(run.federation)))
+    assert [event["rejected"]["bob"] for event in run.notebook.rounds()] == [f"it sends no {absent}"] * 2
+
+
+def test_what_nobody_sends_in_a_run_is_refused(backbone: Backbone):
+    rows, aliases = sent(1, 7)
+    up = Up(model=backbone.state(), class_embeddings=rows, aliases=aliases, samples=Count(1), training=Scalars({}))
+    assert FedGC().objection(up) == "it sends aliases, which nobody sends in this run"
+    assert FedGC(link="secret").objection(up) is None
+    assert FedGC(regulariser="none").objection(replace(up, aliases=None)) is not None
+
+
+@pytest.mark.parametrize("kind", [ClassEmbeddings, PublicEmbeddings])
+def test_rows_that_are_far_too_long_are_refused(backbone: Backbone, kind: Any):
+    expected = Expectation(layout=backbone.layout, width=8, public_classes=2)
+    for length, refused in ((1.0, False), (9e3, False), (2e4, True), (3e38, True)):
+        rows = torch.zeros(2, 8)
+        rows[1, 3] = length
+        assert (kind(rows).implausible(expected) is not None) == refused
+    assert "not finite" in kind(torch.full((1, 8), math.inf)).implausible(expected)
+    sizes = {"ann": 1, "bob": 2, "eve": 1, "zoe": 30}
+    lengths = {name: kind(size * torch.ones(1, 8)).measures(backbone.state()) for name, size in sizes.items()}
+    assert Firewall().outliers(lengths, 1.0) == {"zoe": "its longest class embedding is 20.0 times the round's median"}
 
 
 class Acquainted(Crowd):
@@ -140,10 +209,14 @@ def test_a_whole_run_with_shared_people(tmp_path: Path):
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Acquainted()).run()
     state = run.checkpoints.finished("fedgc")
     first, second = (state.class_embeddings[name].vectors for name in NAMES[:2])
-    assert torch.equal(first[:2], second[:2])
+    assert not torch.equal(first[:2], second[:2])  # two are too few to share a row
     assert torch.equal(state.aliases[NAMES[0]].tokens[:2], state.aliases[NAMES[1]].tokens[:2])
     assert len(torch.cat([state.aliases[name].tokens for name in NAMES]).unique()) == 2 + 3 + 4 + 5 - 2
     assert any(entry["payload"] == "Aliases" for entry in run.notebook.books["ledger"])
+    two = Rehearsal(tmp_path / "two", (stage_of(replace(algorithm, holders=2), rounds=2),), holdings=Acquainted())
+    replace(two, firewall=Firewall(norm_multiple=1000)).run()  # toys move far in their first rounds
+    rows = two.checkpoints.finished("fedgc").class_embeddings
+    assert torch.equal(rows[NAMES[0]].vectors[:2], rows[NAMES[1]].vectors[:2])
     plain = Rehearsal(tmp_path / "plain", (stage_of(FedGC(training=TRAINING, strength=0.1), rounds=2),)).run()
     assert not any(entry["payload"] == "Aliases" for entry in plain.notebook.books["ledger"])
 
@@ -175,7 +248,9 @@ def test_aliases_that_make_no_sense_are_refused(backbone: Backbone):
     )
 
 
-@pytest.mark.parametrize("options", [{"link": ""}, {"link": "k", "regulariser": "none"}, {"anchors": 0}])
+@pytest.mark.parametrize(
+    "options", [{"link": ""}, {"link": "k", "regulariser": "none"}, {"anchors": 0}, {"holders": 1}]
+)
 def test_impossible_options_are_refused(options: dict[str, Any]):
     with pytest.raises(ValueError, match="must"):
         FedGC(**options)
