@@ -39,7 +39,7 @@ BELOW = {
         "selection",
         "tracking",
     },
-    "deployment": {"core", "data", "experiment", "privacy", "runtime", "tracking"},
+    "deployment": {"core", "data", "experiment", "privacy", "report", "runtime", "tracking"},
     "recognition": {"core", "data", "evaluation", "experiment", "models", "parts", "privacy", "report"},
     "recipes": set(),  # experiments, no code
     "screen": {

@@ -17,7 +17,8 @@ from typing import Any
 from filelock import Timeout
 
 from personae.core.acceleration import Acceleration
-from personae.core.events import RoundTime, entries
+from personae.core.events import RoundTime, TrainingRound, entries, events
+from personae.core.stage import Recipe
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed, require_secret
 from personae.deployment.gate import Gate
@@ -30,6 +31,7 @@ from personae.experiment.rundir import environment as surroundings
 from personae.experiment.sources import SYNTHETIC
 from personae.files import hold, lock, private_folder, write_text
 from personae.progress import unheard
+from personae.report.watching import Standing, place, time_left
 from personae.runtime.excluded import Exclusions, require_clients
 
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
@@ -39,6 +41,7 @@ LEFT_BEHIND = {  # in a run's folder, besides what every run has there
 STARTING = 120.0  # seconds for a program of Flower's to be there
 ATTEMPTS = 5  # restarts without a completed round in between
 LOOK = 0.5  # seconds between two looks at a run
+TIMES, METRICS = "timing.jsonl", "metrics.jsonl"
 
 Notify = Callable[[str], None]
 
@@ -111,7 +114,7 @@ def serve(
         with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")
             try:
-                ended = _until_done(out, certs, keys, gate, _Follower(out, notify))
+                ended = _until_done(out, certs, keys, gate, _Follower(out, experiment.recipe, notify))
             finally:
                 end_leftovers(out / "flower")
                 traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
@@ -257,10 +260,12 @@ def _wait_until_free(out: Path) -> None:
 class _Follower:
     """Watches a run through its folder: what it says, the rounds it completes, and how it ends."""
 
-    def __init__(self, out: Path, notify: Notify) -> None:
+    def __init__(self, out: Path, recipe: Recipe, notify: Notify) -> None:
         self._out, self.notify = out, notify
-        self.rounds = _lines(out / "timing.jsonl")
+        self._stages = {stage.name: (number, stage) for number, stage in enumerate(recipe, start=1)}
+        self.rounds, self._events = _lines(out / TIMES), _lines(out / METRICS)
         self._told = _lines(out / NOTICES)
+        self._seconds: dict[str, list[float]] = {name: [] for name in self._stages}
 
     def follow(self, link: _Link) -> dict[str, Any] | None:
         """How the run ended, or None where its process or the SuperLink is gone without a word."""
@@ -280,13 +285,35 @@ class _Follower:
         return outcome(self._out)
 
     def _report(self) -> None:
-        path = self._out / "timing.jsonl"
-        for time_ in entries(RoundTime, (f"{line}\n".encode() for line in _read_from(path, self.rounds)), path):
+        path = self._out / TIMES
+        times = list(entries(RoundTime, _whole(path, self.rounds), path))
+        losses = self._losses() if times else {}
+        for time_ in times:
             self.rounds += 1
-            self.notify(f"{time_.stage}, round {time_.round}: {time_.seconds:.1f} s")
+            self.notify(self._place(time_, losses.get((time_.stage, time_.round))))
         for line in _read_from(self._out / NOTICES, self._told):
             self._told += 1
             self.notify(line)
+
+    def _losses(self) -> dict[tuple[str, int], float]:
+        """Of the rounds since the last look, by stage and round."""
+        path = self._out / METRICS
+        found = list(events(_whole(path, self._events), path))
+        self._events += len(found)
+        rounds = [event for event in found if isinstance(event, TrainingRound)]
+        return {(event.stage, event.round): event.scalars["loss"] for event in rounds if "loss" in event.scalars}
+
+    def _place(self, done: RoundTime, loss: float | None) -> str:
+        """`stage 2 of 3, FedPE, round 4 of 9, loss 1.40, about 2 min left`."""
+        number, stage = self._stages[done.stage]
+        self._seconds[done.stage].append(done.seconds)
+        left = time_left(self._seconds[done.stage], stage.rounds - done.round)
+        said = "–" if loss is None else f"{loss:.2f}"
+        return place(number, len(self._stages), Standing(stage.title, done.round, stage.rounds, said, left, "running"))
+
+
+def _whole(path: Path, start: int) -> list[bytes]:
+    return [f"{line}\n".encode() for line in _read_from(path, start)]
 
 
 def _lines(path: Path) -> int:

@@ -1,5 +1,6 @@
 """A run while it is going on: where each stage stands, for a terminal and as a page that is written anew."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +43,15 @@ def _standing(run: Run, stage: StageRecord) -> Standing:
     finished = record.evaluation is not None
     state = "finished" if finished else "running" if record.last_round else "waiting"
     remaining = 0 if finished or stage.rounds is None else stage.rounds - record.last_round
-    each = sum(record.seconds.values()) / len(record.seconds) if record.seconds else 0.0
-    left = f"about {duration(each * remaining)}" if each and remaining else "" if finished else "–"
+    left = time_left(record.seconds.values(), remaining) or ("" if finished else "–")
     loss = f"{record.loss[max(record.loss)]:.2f}" if record.loss else "–"
     return Standing(stage.label, record.last_round, stage.rounds, loss, left, state)
+
+
+def time_left(seconds: Collection[float], remaining: int) -> str:
+    """For so many rounds more, from those that are done; nothing where these say nothing."""
+    each = sum(seconds) / len(seconds) if seconds else 0.0
+    return f"about {duration(each * remaining)}" if each and remaining else ""
 
 
 def headline(run: Run) -> str:
@@ -56,8 +62,12 @@ def headline(run: Run) -> str:
         return "finished"
     every = standings(run)
     at = next(number for number, each in enumerate(every) if each.state != "finished")
-    now = every[at]
-    parts = [f"stage {at + 1} of {len(every)}", now.label, f"round {now.of}"]
+    return place(at + 1, len(every), every[at])
+
+
+def place(number: int, stages: int, now: Standing) -> str:
+    """Where a run is that is in this stage."""
+    parts = [f"stage {number} of {stages}", now.label, f"round {now.of}"]
     parts += [f"loss {now.loss}"] if now.loss != "–" else []
     parts += [f"{now.left} left"] if now.left not in ("", "–") else []
     return ", ".join(parts)
