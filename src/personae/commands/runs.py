@@ -12,18 +12,19 @@ from personae.commands.options import (
     AsJson,
     AsTheyAre,
     Device,
-    ExperimentFile,
     IdentityLevel,
     Missed,
     Settings,
     SkipUnreadable,
     Track,
+    Unlabelled,
     Variant,
     Without,
     Workers,
     execution_of,
     handling_of,
     options_of,
+    recipe_names,
     tell_what_leaves,
 )
 from personae.console import notify
@@ -32,6 +33,8 @@ from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.forecast import forecast
 from personae.experiment.materials import Materials
+from personae.experiment.proposal import are_faces, propose
+from personae.experiment.recipes import write_new
 from personae.experiment.run import run_with_report
 from personae.experiment.rundir import is_taken
 from personae.interrupts import interruptible
@@ -72,8 +75,21 @@ def demo(
 
 @app.command()
 def run(
-    path: ExperimentFile,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="EXP | FACES",
+            help="An experiment file, the name of a recipe, or a folder of faces.",
+            autocompletion=recipe_names,
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="On FACES: run what is proposed.")] = False,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="On FACES: write the proposal there.")] = None,
+    public: Annotated[Path | None, typer.Option(metavar="FACES", help="On FACES: public faces to begin with.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="On FACES: a model to begin with.")] = None,
+    clients: Annotated[int | None, typer.Option(min=2, help="On FACES: how many share them.")] = None,
+    unlabelled: Unlabelled = False,
     settings: Settings = None,
     variant: Variant = None,
     resume: Annotated[
@@ -93,10 +109,37 @@ def run(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment."""
+    """Run an experiment; or look at a folder of faces, and propose one."""
     execution = execution_of(device, workers, without, track)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
-    experiment = load_experiment(path, settings or [], variant).handled(handling)
+    given = {"--to": to, "--public": public, "--weights": weights, "--clients": clients}
+    on_faces = [option for option, value in {"--yes": yes, **given, "--unlabelled": unlabelled}.items() if value]
+    chosen = options_of(handling)
+    if are_faces(path):
+        if settings or variant:
+            raise ConfigError("--set and --variant go with an experiment file: write one with --to FILE, and run that")
+        proposal = propose(
+            path,
+            execution,
+            public=public,
+            weights=weights,
+            clients=clients,
+            unlabelled=unlabelled,
+            handling=handling,
+        )
+        if to is not None:
+            write_new(to, proposal.text)
+        if not (yes or dry_run):
+            screen.proposal(proposal, to, as_json)
+            return
+        notify(proposal.why)
+        experiment = proposal.experiment
+        chosen += "".join(f" {option} {value}" for option, value in given.items() if value and option != "--to")
+        chosen += " --yes" + (" --unlabelled" if unlabelled else "")
+    elif on_faces:
+        raise ConfigError(f"{', '.join(on_faces)}: these go with a folder of faces; an experiment file says all itself")
+    else:
+        experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:
         screen.forecast(forecast(Materials(experiment, execution)), as_json)
         return
@@ -105,7 +148,7 @@ def run(
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     hint += "".join(f" --track {name}" for name in track or [])
-    hint += options_of(handling)
+    hint += chosen
     page = _execute(experiment, folder, execution, resume=resume, hint=hint)
     screen.models(folder, page, as_json)
 

@@ -1,7 +1,6 @@
 """An experiment that tries several methods on one's own faces, all from the same start."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
+from personae.experiment.held_out import with_people_held_out
 from personae.experiment.materials import Materials
 from personae.models.network import Network
 
 Table = dict[str, Any]
 COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
-FOLDS = 10
-HELD_OUT = 0.2  # of the people, to be tested on alone
 
 
 @dataclass(frozen=True)
@@ -65,32 +63,16 @@ def methods_experiment(
     raw: Table = {
         "name": f"methods on {faces.name}",
         "network": dataclasses.asdict(network or Network()),
-        "data": {"private": {"source": str(faces)}},
-        "partition": {"by": "equal", "clients": clients, "min_images": 2, "drop_small": True},
+        "data": {"private": {"source": str(faces), "min_images": 2}},
+        "partition": {"by": "equal", "clients": clients},
         "evaluation": {"client_fars": [0.1], "personalized": {"fars": [0.01], "fpirs": [0.1]}},
         "stages": stages,
     }
     raw["partition"] |= {"train": 0.7, "val": 0.0, "test": 0.3}
     raw |= {"weights": str(weights)} if weights else {}
     raw["data"] |= {"public": {"source": str(public)}} if public else {}
-    return parse_experiment(_with_people_held_out(raw, faces, execution), str(faces)), left_out
-
-
-def _with_people_held_out(raw: Table, faces: Path, execution: Execution) -> Table:
-    """The last fifth of the people become those to test on, if there are enough of them."""
     counts = Materials(parse_experiment(raw, str(faces)), execution).private.images_per_identity
-    kept = len(counts) - round(HELD_OUT * len(counts))
-    folds = min(FOLDS, (len(counts) - kept) // 2)
-    if folds < 2:
-        return raw
-    each, images = (len(counts) - kept) // folds, int(counts[kept:].min())
-    pairs = min(each * math.comb(images, 2), math.comb(each, 2) * images**2)  # of either kind, in every fold at least
-    if not pairs:
-        return raw
-    source = str(faces)
-    held = {"private": {"source": source, "identities": kept}, "heldout": {"source": source, "first": kept}}
-    options = {"folds": folds, "pairs_per_fold": min(600, 2 * pairs), "personal_benchmarks": True}
-    return {**raw, "data": {**raw["data"], **held}, "evaluation": {**raw["evaluation"], **options}}
+    return parse_experiment(with_people_held_out(raw, counts), str(faces)), left_out
 
 
 def _pretraining() -> list[Table]:

@@ -45,6 +45,11 @@ def write_recipe(name: str, to: Path) -> None:
     """Copy a recipe, comments and all, to a file that is not there yet."""
     if name not in recipes():
         raise absent(Path(name))
+    write_new(to, recipes()[name].read_text(encoding="utf-8"))
+
+
+def write_new(to: Path, text: str) -> None:
+    """An experiment file, which overwrites none."""
     if to.exists():
         raise ConfigError(f"{to}: this exists already; choose another place with --to")
-    write_text(to, recipes()[name].read_text(encoding="utf-8"))
+    write_text(to, text)

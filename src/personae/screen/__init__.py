@@ -7,7 +7,7 @@ from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.privacy import audit
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
 from personae.screen.results import comparison
-from personae.screen.runs import findings_of_claims, forecast, models, paths, recipes, written_experiment
+from personae.screen.runs import findings_of_claims, forecast, models, paths, proposal, recipes, written_experiment
 from personae.screen.watching import watch
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "packed",
     "paths",
     "people",
+    "proposal",
     "recipes",
     "trial",
     "watch",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from personae.console import output
 from personae.experiment.forecast import Forecast
+from personae.experiment.proposal import Proposal
 from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.fairness import plain_fairness
 from personae.report.records import read_run
@@ -65,6 +66,19 @@ def recipes(summaries: Mapping[str, str], as_json: bool) -> None:
 def written_experiment(path: Path, command: str) -> None:
     """Where an experiment file is, and how it runs."""
     say(f"{path}: edit it, then: personae {command} {path}")
+
+
+def proposal(found: Proposal, to: Path | None, as_json: bool) -> None:
+    """Why this experiment, its file, and how it runs."""
+    if as_json:
+        print_json({"why": found.why, "experiment": found.text})
+        return
+    if to is None:
+        say(found.text)
+        say("This is a proposal; the same command with --yes runs it, and with --to FILE writes it to edit.")
+        return
+    say(found.why)
+    written_experiment(to, "run")
 
 
 def findings_of_claims(result: Reproduction, out: Path, as_json: bool) -> None:

@@ -1,0 +1,233 @@
+"""The recommended experiment for one's own faces: what is there decides, and a few sentences say why."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from personae.data.decoding import Handling
+from personae.data.readers.folders import has_images_alone
+from personae.errors import ConfigError
+from personae.experiment.config import Experiment, parse_experiment
+from personae.experiment.execution import Execution
+from personae.experiment.held_out import with_people_held_out
+from personae.experiment.materials import Materials
+from personae.experiment.recipes import recipes
+from personae.models import Network, load_weights
+from personae.words import counted
+
+Table = dict[str, Any]
+PACKED = (".zip", ".faces")  # faces in one file
+FEW = 5  # people at a client: with fewer, a client's own task says little about faces
+USUAL_PEOPLE, MOST_CLIENTS = 10, 10  # of a client, and clients, where nobody says how many there are
+PASSES, PASSES_ON = 18, 6  # how often every client is asked: from scratch, and from a model that knows faces
+COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An experiment, why it is this one, and its file."""
+
+    experiment: Experiment
+    why: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What decides: whose faces these are, who shares them, and what there is to begin with."""
+
+    people: int  # who are trained on; 0 where nobody says who is on the images
+    clients: int
+    public: Path | None
+    weights: Path | None
+
+    @property
+    def start(self) -> str:
+        """Words for a model that knows faces already; none where training begins from scratch."""
+        return "the given weights" if self.weights else "a model trained on the public faces" if self.public else ""
+
+
+def are_faces(path: Path) -> bool:
+    """Whether a path means faces, and no experiment file and no recipe."""
+    if (path / "config.json").is_file():
+        raise ConfigError(f"{path} is a run: give the experiment file of it with --out {path} --resume to go on")
+    return path.is_dir() or (path.is_file() and path.suffix in PACKED)
+
+
+def propose(
+    faces: Path,
+    execution: Execution,
+    *,
+    public: Path | None = None,
+    weights: Path | None = None,
+    clients: int | None = None,
+    network: Network | None = None,
+    unlabelled: bool = False,
+    handling: Handling | None = None,
+) -> Proposal:
+    """Look at the faces and choose. Weights say by themselves which network they are of, if nobody else does."""
+    if weights and network is None:
+        network = load_weights(weights)[0]
+    unlabelled = unlabelled or (faces.is_dir() and has_images_alone(faces))
+    raw = _faces(faces, public, weights, network or Network(), unlabelled, clients or 2)
+    known = Materials(parse_experiment(raw | {"stages": _clustering()}, str(faces)).handled(handling or {}), execution)
+    usable = 0 if unlabelled else int((known.private.images_per_identity > 0).sum())
+    if not unlabelled:
+        _require_people(faces, usable, clients)
+        raw = with_people_held_out(raw, known.private.images_per_identity)
+    people = min(usable, raw["data"]["private"].get("identities", usable))
+    shares = clients or max(2, min(MOST_CLIENTS, people // USUAL_PEOPLE))
+    raw["partition"]["clients"] = min(shares, people) if people else shares
+    situation = Situation(people, raw["partition"]["clients"], public, weights)
+    method, why = _method(situation)
+    raw["stages"] = [*(_pretraining() if public and not weights else []), *method]
+    why = f"{_seen(faces, situation, len(known.private))} {why}"
+    experiment = parse_experiment(raw, str(faces)).handled(handling or {})
+    options = {name: value for name, value in (handling or {}).items() if value}
+    for source in raw["data"].values():
+        source |= options
+    return Proposal(experiment, why, _comment(why) + _toml(raw))
+
+
+def _faces(
+    faces: Path, public: Path | None, weights: Path | None, network: Network, unlabelled: bool, clients: int
+) -> Table:
+    """All of the experiment but its stages."""
+    raw: Table = {"name": faces.resolve().stem, "seed": 0}
+    raw |= {"weights": str(weights.absolute())} if weights else {}
+    data: Table = {"public": {"source": str(public.absolute())}} if public else {}
+    data["private"] = {"source": str(faces.absolute())} | ({"unlabelled": True} if unlabelled else {"min_images": 2})
+    partition = {"by": "equal", "clients": clients, "train": 0.7, "val": 0.0, "test": 0.3}
+    return raw | {
+        "network": asdict(network),
+        "data": data,
+        "partition": partition,
+        "evaluation": {"fars": [0.1, 0.01], "client_fars": [0.1]},
+    }
+
+
+def _require_people(faces: Path, usable: int, clients: int | None) -> None:
+    if usable < 2:
+        raise ConfigError(
+            f"{faces}: {counted(usable, 'person', 'people')} with two photographs or more; training takes two people "
+            "at least, each with a folder of photographs"
+        )
+    if clients and clients > usable:
+        raise ConfigError(
+            f"--clients {clients}: {faces} has {counted(usable, 'person', 'people')} with two photographs or more, "
+            "and every client needs one of them"
+        )
+
+
+def _seen(faces: Path, situation: Situation, images: int) -> str:
+    whose = f" of {situation.people} people to train with" if situation.people else ", and nobody says of whom"
+    return f"{faces.name} has {counted(images, 'photograph')}{whose}, shared by {counted(situation.clients, 'client')}."
+
+
+def _method(situation: Situation) -> tuple[list[Table], str]:
+    """Its stages, and why it is the one."""
+    if not situation.people:
+        if not situation.start:
+            raise ConfigError(
+                "nobody says who is on these photographs, and training on such begins with a model that knows faces: "
+                "give --weights or --public, or a folder of photographs for each person"
+            )
+        return _clustering() + _unlabelled(), (
+            f"Each client groups its own photographs by {situation.start}, and all train on these groups together; "
+            "look at the clusters in the table of the run before you trust the result."
+        )
+    if situation.people // situation.clients < FEW:
+        if not situation.start:
+            raise ConfigError(
+                f"with {situation.people} people at {situation.clients} clients, most clients have fewer than {FEW}, "
+                "and cannot learn from scratch what tells people apart: give --weights or --public, or fewer --clients"
+            )
+        return [_few_people(situation)], (
+            f"Clients with fewer than {FEW} people see hardly anybody to tell them from, so the server spreads out "
+            f"their class embeddings (FedFace), beginning with {situation.start}. "
+            "These embeddings are templates of people, and they leave the clients."
+        )
+    if situation.start:
+        return _recommended(situation), (
+            f"Small cohorts in passes and a rate that falls to zero go on from {situation.start}, gently enough to "
+            "keep what it knows; then every client gets a model of its own. Only weights, counts and figures leave."
+        )
+    return _recommended(situation), (
+        "There is no model to begin with, so training starts from scratch with the recommended method: small cohorts "
+        "in passes, a rate that falls to zero, a wide margin; then a model of its own for every client. "
+        "Only weights, counts and figures leave. Starting weights (--weights) would help more than anything else."
+    )
+
+
+def _recommended(situation: Situation) -> list[Table]:
+    """The stages of the recipe, as often as these clients take; from a model that knows faces, with small steps."""
+    together, personal = tomllib.loads(recipes()["recommended"].read_text(encoding="utf-8"))["stages"]
+    cohort = together["selection"]["clients"]
+    passes = PASSES_ON if situation.start else PASSES
+    together["rounds"] = passes * -(-situation.clients // cohort)
+    together["evaluate_every"] = together["rounds"] // 3
+    if situation.start:
+        rate = 0.01 if situation.weights else 0.05
+        together["algorithm"] |= {"head_init": "mean", "margin": COSFACE}
+        together["algorithm"]["training"] |= {"lr": rate}
+        personal["algorithm"]["training"] |= {"lr": rate / 2}
+    return [together, personal]
+
+
+def _few_people(situation: Situation) -> Table:
+    training = {"lr": 0.01 if situation.weights else 0.05, "batch_size": 8, "epochs": 1}
+    algorithm = {"name": "fedface", "strength": 1.0, "margin": COSFACE, "training": training}
+    return {"name": "fedface", "label": "FedFace", "rounds": 12, "evaluate_every": 4, "algorithm": algorithm}
+
+
+def _clustering() -> list[Table]:
+    return [{"name": "cluster", "label": "clusters found", "algorithm": {"name": "cluster"}}]
+
+
+def _unlabelled() -> list[Table]:
+    training = {"lr": 0.01, "batch_size": 32, "iterations": 20}
+    algorithm = {"name": "unsupervised", "strength": 0.0, "margin": COSFACE, "training": training}
+    return [{"name": "unsupervised", "label": "unsupervised FedFR", "rounds": 6, "algorithm": algorithm}]
+
+
+def _pretraining() -> list[Table]:
+    training = {"lr": 0.2, "batch_size": 64, "epochs": 1, "schedule": "cosine", "warmup": 0.15}
+    algorithm = {"name": "pretrain", "margin": COSFACE, "training": training}
+    return [{"name": "start", "label": "trained on public faces", "rounds": 16, "algorithm": algorithm}]
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in wrap(text, 118))
+
+
+def _toml(raw: Mapping[str, Any]) -> str:
+    """An experiment as a file: tables down to the second level, what is below in a line each."""
+    plain = [f"{name} = {_value(value)}\n" for name, value in raw.items() if not isinstance(value, dict | list)]
+    sections = []
+    for name, table in raw.items():
+        if name == "stages":
+            for stage in table:
+                sections.append(_section("[[stages]]", {**stage, "algorithm": None}))
+                sections.append(_section("[stages.algorithm]", stage["algorithm"]))
+        elif name == "data":
+            sections += [_section(f"[data.{role}]", source) for role, source in table.items()]
+        elif isinstance(table, dict):
+            sections.append(_section(f"[{name}]", table))
+    return "".join([*plain, *sections])
+
+
+def _section(heading: str, table: Mapping[str, Any]) -> str:
+    lines = (f"{name} = {_value(value)}\n" for name, value in table.items() if value is not None)
+    return f"\n{heading}\n" + "".join(lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_value(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are written alike
