@@ -10,6 +10,7 @@ __all__ = [  # noqa: F405 - see `__getattr__`
     "DAN",
     "DANN",
     "DBSCAN",
+    "HDBSCAN",
     "HFMAML",
     "Adapt",
     "Aggregation",

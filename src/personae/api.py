@@ -52,7 +52,7 @@ from personae.experiment.result import RunResult, StopRun
 from personae.experiment.run import run_experiment
 from personae.layers import Carry, Clip
 from personae.models import Network, load_weights
-from personae.parts.clustering import DBSCAN, CFinch, Finch, KMeans
+from personae.parts.clustering import DBSCAN, HDBSCAN, CFinch, Finch, KMeans
 from personae.parts.images import Augmentation
 from personae.parts.local_sgd import LocalSGD
 from personae.parts.local_step import LocalStep

@@ -6,11 +6,11 @@ NAMES = """
 ALGORITHMS Adapt Aggregation Algorithm Aliases Augmentation Backbone Benchmark BenchmarkReader BenchmarkResult Broadcast
 CFinch Carry Central ClassEmbeddings Client ClientHost ClientInfo Clip Cluster ConfigError Count DAN DANN DBSCAN
 DataError Diverged Embedder EmbeddingRegularisation Engine Evaluation Experiment FaceSet FedAvg FedFR FedFace FedGC
-FedPE Federation Finch Firewall Gallery Gradient HFMAML HFMAMLGlobal Interrupted KMeans Layer Local LocalSGD LocalState
-LocalStep Margin Match Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network Nothing Occasion
-Partition PartitionPlan PersonaeError Pretrain PrivateStore Proximal PublicEmbeddings QFedAvg QuorumLost Recipe
-Recogniser Reply RunResult Samples Scalars Selection Server ServerState Stage StopRun Term Threshold Transport Tune
-Unsupervised Workbench embed enroll evaluate export_model layered load_experiment load_model load_weights
+FedPE Federation Finch Firewall Gallery Gradient HDBSCAN HFMAML HFMAMLGlobal Interrupted KMeans Layer Local LocalSGD
+LocalState LocalStep Margin Match Message MetaSGD ModelState ModelWithoutBatchNorm ModelWithoutStatistics Network
+Nothing Occasion Partition PartitionPlan PersonaeError Pretrain PrivateStore Proximal PublicEmbeddings QFedAvg
+QuorumLost Recipe Recogniser Reply RunResult Samples Scalars Selection Server ServerState Stage StopRun Term Threshold
+Transport Tune Unsupervised Workbench embed enroll evaluate export_model layered load_experiment load_model load_weights
 local_transport open_faces open_gallery read_face read_person run_experiment synthetic_faces threshold_at
 """
 

@@ -136,7 +136,7 @@ def cluster(
     clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
     images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
     radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
-    neighbours: Annotated[int | None, typer.Option(help="dbscan: how many make an image dense.")] = None,
+    neighbours: Annotated[int | None, typer.Option(help="dbscan, hdbscan: how many make an image dense.")] = None,
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
     seed: Annotated[int, typer.Option(help="k-means: the random seed.")] = 0,
     skip_unreadable: SkipUnreadable = False,

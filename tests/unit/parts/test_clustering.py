@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from personae.errors import ConfigError, DataError, Diverged
 from personae.parts.clustering import (
     DBSCAN,
+    HDBSCAN,
     METHODS,
     NOBODY,
     CFinch,
@@ -267,7 +268,7 @@ def test_links_to_first_neighbours_are_all_that_the_definition_links(bound: floa
 
 # ------------------------------------------------------------------------------------------------------------ methods
 
-EVERY = [CFinch(distance=0.6), Finch(level=0), KMeans(clusters=30), DBSCAN(radius=0.6, neighbours=2)]
+EVERY = [CFinch(distance=0.6), Finch(level=0), KMeans(clusters=30), DBSCAN(radius=0.6, neighbours=2), HDBSCAN()]
 
 
 @pytest.mark.parametrize("method", EVERY, ids=lambda method: method.name)
@@ -282,7 +283,7 @@ def test_every_method_finds_people_who_are_easy_to_tell_apart(method):
 
 def test_methods_go_by_their_names():
     assert {name: kind().name for name, kind in METHODS.items()} == {name: name for name in METHODS}
-    assert list(METHODS) == ["c-finch", "finch", "k-means", "dbscan"]
+    assert list(METHODS) == ["c-finch", "finch", "k-means", "dbscan", "hdbscan"]
 
 
 def test_the_level_counts_from_either_end_and_stops_there():
@@ -329,6 +330,15 @@ def test_dbscan_leaves_loners_out():
     assert DBSCAN(radius=0.5, neighbours=6)(rows, source()).eq(NOBODY).all()  # nobody has five others near
 
 
+def test_hdbscan_finds_groups_of_different_density():
+    tight = people(3, 8, noise=0.02)
+    spread = F.normalize(torch.eye(16)[8] + 0.15 * torch.randn(8, 16, generator=source()), dim=1)
+    rows, truth = torch.cat([tight, spread]), torch.tensor([0] * 8 + [1] * 8 + [2] * 8 + [3] * 8)
+    assert agreement(HDBSCAN(smallest=4)(rows, source()), truth).f_score > 0.9
+    few = HDBSCAN(smallest=4)(rows[:3], source())
+    assert few.tolist() == [NOBODY] * 3  # fewer images than the smallest cluster has
+
+
 @pytest.mark.parametrize("kind", METHODS.values())
 def test_one_image_or_none_is_one_cluster_or_none(kind):
     assert kind()(torch.ones(1, 4), source()).tolist() == [0]
@@ -352,6 +362,7 @@ def test_clusters_that_are_too_small_are_dropped_and_the_others_counted_anew():
         (KMeans, {"images_each": math.nan}, "at least 1"),
         (DBSCAN, {"radius": -1}, "radius must be positive"),
         (DBSCAN, {"neighbours": 0}, "neighbours at least 1"),
+        (HDBSCAN, {"smallest": 1}, "smallest must be at least 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(kind, options, complaint):

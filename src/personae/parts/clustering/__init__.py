@@ -1,9 +1,10 @@
-"""Identities from unlabelled faces: FINCH, C-FINCH, K-means and DBSCAN, and how well they agree with the truth."""
+"""Identities from unlabelled faces: FINCH, C-FINCH, K-means, DBSCAN, HDBSCAN, and how well they find who is who."""
 
 from personae.parts.clustering.agreement import Agreement, agreement
 from personae.parts.clustering.finch import finch
 from personae.parts.clustering.methods import (
     DBSCAN,
+    HDBSCAN,
     METHODS,
     NOBODY,
     CFinch,
@@ -18,6 +19,7 @@ from personae.parts.clustering.shape import Shape
 
 __all__ = [
     "DBSCAN",
+    "HDBSCAN",
     "METHODS",
     "NOBODY",
     "Agreement",

@@ -118,8 +118,29 @@ class DBSCAN(Clustering):
         return _numbered(_alone(Peer(eps=self.radius, min_samples=self.neighbours, algorithm="brute"), features))
 
 
-Method = CFinch | Finch | KMeans | DBSCAN
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (CFinch, Finch, KMeans, DBSCAN)}
+@dataclass(frozen=True, kw_only=True)
+class HDBSCAN(Clustering):
+    """HDBSCAN, which finds a density of its own for each cluster and needs no radius."""
+
+    name: Literal["hdbscan"] = "hdbscan"
+    smallest: int = 2  # images of a cluster at least
+    neighbours: int = 2  # how many images, itself included, the density of one is measured by
+
+    def __post_init__(self) -> None:
+        if self.smallest < 2 or self.neighbours < 1:
+            raise ValueError("smallest must be at least 2 and neighbours at least 1")
+
+    def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        from sklearn.cluster import HDBSCAN as Peer  # noqa: N811
+
+        if len(features) < max(self.smallest, self.neighbours):
+            return torch.full((len(features),), NOBODY)
+        peer = Peer(min_cluster_size=self.smallest, min_samples=self.neighbours, algorithm="brute", copy=True)
+        return _numbered(_alone(peer, features))
+
+
+Method = CFinch | Finch | KMeans | DBSCAN | HDBSCAN
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (CFinch, Finch, KMeans, DBSCAN, HDBSCAN)}
 
 
 def large_enough(labels: Tensor, images: int) -> Tensor:
