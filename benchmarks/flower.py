@@ -139,7 +139,9 @@ def networked(folder: Path, options: argparse.Namespace, mark: str) -> list[floa
     commands = [["serve", *words, "--host", "127.0.0.1", "--port", str(port)]]
     for name in crowd.clients:
         words = ["--server", f"127.0.0.1:{port}", "--data", str(place / f"{name}.zip")]
-        commands.append(["join", *words, "--certs", str(place / "certs" / name), "--home", str(place / name)])
+        commands.append(
+            ["join", "--accept", "all", *words, "--certs", str(place / "certs" / name), "--home", str(place / name)]
+        )
     environment = {**os.environ, MARK: mark, "PERSONAE_CACHE": str(place / "cache"), "OMP_WAIT_POLICY": "PASSIVE"}
     with (place / "log").open("wb") as log:
         started = [subprocess.Popen([*PERSONAE, *each], stdout=log, stderr=log, env=environment) for each in commands]

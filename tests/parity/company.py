@@ -96,7 +96,16 @@ class Company(Processes):
         self.start("serve", [*PERSONAE, *map(str, words)])
 
     def join(self, office: str, *options: str) -> None:
-        words = ["join", "--server", f"127.0.0.1:{self.port}", "--data", self.aligned(office), "--home"]
+        words = [
+            "join",
+            "--accept",
+            "all",
+            "--server",
+            f"127.0.0.1:{self.port}",
+            "--data",
+            self.aligned(office),
+            "--home",
+        ]
         words += [self.home(office), "--certs", self.folder / "certs" / office, *options]
         self.start(office, [*PERSONAE, *map(str, words)])
 

@@ -171,7 +171,15 @@ class Lab(Processes):
 
     def joining(self, client: str, name: str) -> list[str]:
         """To join with a client's faces, under the name of this or of another."""
-        words = ["join", "--server", f"127.0.0.1:{self.port}", "--data", str(self.folder / "dealt" / f"{client}.zip")]
+        words = [
+            "join",
+            "--accept",
+            "all",
+            "--server",
+            f"127.0.0.1:{self.port}",
+            "--data",
+            str(self.folder / "dealt" / f"{client}.zip"),
+        ]
         return [*words, "--certs", str(self.folder / "certs" / name), "--home", str(self.home(name))]
 
     def home(self, client: str) -> Path:

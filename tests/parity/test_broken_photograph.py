@@ -13,6 +13,7 @@ from PIL import Image
 
 from fake import NAME, Recording, as_a_server, generated  # noqa: F401 - the fixture
 from personae.core.problem import Problem
+from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import Conditions, Plan, outcome
@@ -92,7 +93,10 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
     for name, folder in faces.items():
         home = tmp_path / f"home of {NAME}" / name
         member = Member(
-            data=folder, home=home, execution=Execution(cache=tmp_path / "cache", notify=heard[name].append)
+            data=folder,
+            home=home,
+            execution=Execution(cache=tmp_path / "cache", notify=heard[name].append),
+            accept=frozenset({ALL}),
         )
         places[name] = tmp_path_factory.mktemp("desks") / name
         desks.append(Desk(places[name], member.host, member.execution.notify, member.problems, member.leaving))

@@ -193,3 +193,26 @@ def test_spoiled_answers_and_unknown_keys_change_nothing_for_the_others(tmp_path
         models = [(out / "models" / "federate.safetensors").read_bytes() for out in (here.out, alone)]
         assert models[0] == models[1]
         assert "the server does not know this client's key" in here.log("stranger")
+
+
+# A server whose app would leave a mark where a client loads it.
+LIAR = """
+import personae.deployment.app as app
+app._CLIENT += "import pathlib\\npathlib.Path({mark!r}).touch()\\n"
+from personae.__main__ import main
+main()
+"""
+
+
+def test_a_client_never_runs_what_the_server_sends_and_secret_sums_travel(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    text = EXPERIMENT.replace("rounds = 2", 'rounds = 2\nlayers = [{ name = "secret-sum" }]')
+    with lab(tmp_path / "lab", text) as here:
+        here.serve("--deadline", "120", program=[sys.executable, "-c", LIAR.format(mark=str(mark))])
+        for client in here.clients:
+            here.join(client)
+        alone = here.alone()
+        here.done()
+        assert str(mark) in (here.out / "app" / "personae_run" / "client.py").read_text()
+        here.assert_same(alone, *here.clients)
+    assert not mark.exists()

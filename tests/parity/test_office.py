@@ -19,6 +19,7 @@ from fake import FakeGrid, as_a_server, generated
 from personae.cli import app
 from personae.core.embedder import Embedder, embed
 from personae.core.holdings import ClientFaces
+from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import Conditions, Plan
@@ -88,7 +89,10 @@ def held(folder: Path, sockets: Path, known: Experiment, out: Path) -> None:
         desks = {}
         for name in OFFICES:
             member = Member(
-                data=folder / f"{name}.zip", home=folder / "homes" / name, execution=Execution(cache=folder / "cache")
+                data=folder / f"{name}.zip",
+                home=folder / "homes" / name,
+                execution=Execution(cache=folder / "cache"),
+                accept=frozenset({ALL}),
             )
             desks[name] = sockets / f"{name}-{out.name}"
             desk = Desk(desks[name], member.host, member.execution.notify, member.problems)

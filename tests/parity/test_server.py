@@ -11,6 +11,7 @@ import pytest
 from lab import kept_states
 
 from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
+from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
 from personae.deployment.plan import NOTICES, Conditions, Plan, outcome
@@ -78,7 +79,9 @@ def clients(folder: Path, dealt: list[Path], sockets: Path) -> Iterator[dict[str
     desks, threads = [], []
     places = {}
     for path in dealt:
-        member = Member(data=path, home=folder / path.stem, execution=Execution(cache=folder / "cache"))
+        member = Member(
+            data=path, home=folder / path.stem, execution=Execution(cache=folder / "cache"), accept=frozenset({ALL})
+        )
         places[path.stem] = sockets / path.stem
         desks.append(Desk(places[path.stem], member.host, member.execution.notify, member.problems))
         threads.append(threading.Thread(target=desks[-1].serve))

@@ -1,6 +1,8 @@
 """Runs over a network: be the server or a client, and what both need for it."""
 
 import contextlib
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -128,11 +130,19 @@ def join(
     missed: Missed = None,
     as_they_are: AsTheyAre = False,
     identity_level: IdentityLevel = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGEST", help="Accept a plan without being asked; `all`: every plan of this server."),
+    ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Take part in a server's runs with the faces of this machine, until stopped."""
+    """Take part in a server's runs with the faces of this machine, until stopped.
+
+    Shows what the server plans, and asks once for every run.
+    """
     require_flower()
     from personae.deployment import join as deployed
+    from personae.deployment.consent import accepted_of
 
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     member = deployed.Member(
@@ -143,6 +153,8 @@ def join(
         public=public,
         handling=handling,
         execution=execution_of(device),
+        accept=accepted_of(accept or ()),
+        ask=partial(typer.confirm, "Take part?", err=True) if sys.stdin.isatty() else None,
     )
     with contextlib.suppress(KeyboardInterrupt):
         deployed.join(server, member, certs)

@@ -44,38 +44,13 @@ from personae.runtime.flower import server_app
 app = server_app(main)
 '''
 
-# One of these processes starts for every request, so it loads nothing but Flower and passes the bytes on.
+# Clients do not run this: `personae join` runs what is installed there, whatever a server sends.
 _CLIENT = '''\
-"""A client of a run: it hands a request to the desk that `personae join` keeps open, and returns the answer."""
+"""A client of a run, for Flower, which wants to see one."""
 
-import traceback
-from multiprocessing.connection import Client
-from pathlib import Path
+from personae.runtime.relay import app
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-
-app = ClientApp()
-
-
-@app.query()
-def work(message: Message, context: Context) -> Message:
-    try:
-        request = message.content.array_records["frame"]["frame"].data
-        answer = asked(str(context.node_config["desk"]), str(context.run_config["job"]).encode(), request)
-    except Exception:
-        traceback.print_exc()  # for the log of this client
-        raise RuntimeError("the desk did not answer") from None  # Flower sends these words to the server: no others
-    record = ArrayRecord({"frame": Array("uint8", (len(answer),), "frame", answer)})
-    return Message(RecordDict({"frame": record}), reply_to=message)
-
-
-def asked(path: str, *parts: bytes) -> bytes:
-    """What the desk answers."""
-    with Client(path, "AF_UNIX", authkey=Path(path + ".key").read_bytes()) as desk:
-        for part in parts:
-            desk.send_bytes(part)
-        return desk.recv_bytes()  # EOFError where the desk closed before it answered
+__all__ = ["app"]
 '''
 
 

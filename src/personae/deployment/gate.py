@@ -44,7 +44,7 @@ CALLS = frozenset(
         "confirm-message-received",
     )
 )
-KNOWN = "/personae/known"  # the gate's own: whether it would let this key through
+KNOWN = "/personae/known"  # the gate's own: whether it would let this key through, and what the run is
 LARGEST_CALL = 64 << 20  # bytes of a client's calls that are here together; large messages come in pieces of 5 MB
 MARGIN = 1 << 20  # bytes of an answer that are none of its content: how Flower describes its pieces
 STALL = 30.0  # seconds without a byte of a call that has begun
@@ -75,7 +75,10 @@ class Gate:
         clients: Mapping[str, Path],
         max_bytes: int,
         notify: Notify = unheard,
+        *,
+        plan: str = "",
     ) -> None:
+        self._plan = plan.encode()  # what clients are told before they decide to take part
         self.traffic = {name: Traffic() for name in clients}
         self.upstream = 0  # the port of the SuperLink; another one after a restart
         self._clients, self._max_bytes, self._notify = Enrolled.of(clients), max_bytes, notify
@@ -127,7 +130,7 @@ class Gate:
         if request.client is not None:
             self._visitors.introduce(tuple(request.client), name)
         if request.url.path == KNOWN:
-            return Response(status_code=204)
+            return Response(self._plan, 200 if self._plan else 204)
         traffic, body = self.traffic[name], bytearray()
         try:
             await _read(request, body, traffic)

@@ -20,6 +20,7 @@ from personae.core.acceleration import Acceleration
 from personae.core.message import Message
 from personae.data.decoding import Handling
 from personae.deployment.certs import needed, private_key, require_secret
+from personae.deployment.consent import Consent
 from personae.deployment.desk import Desk
 from personae.deployment.gate import KNOWN
 from personae.deployment.job import Job
@@ -34,13 +35,15 @@ from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
 from personae.experiment.shared_secret import read_secret, revealed
 from personae.files import hold, private_folder
-from personae.privacy.disclosure import leaves, warning
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
+from personae.runtime.relay import write_programs
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
 STILL_CONNECTED = "Failed to activate SuperNode"  # what Flower says of a key whose connection it has not missed yet
 LONGEST_REASON = 300  # bytes of what a server says
+LONGEST_PLAN = 1 << 20  # bytes of a plan
+LOOK = 0.2  # seconds between two looks at a connection
 STEADY = 60.0  # a connection that lasted so long was a good one
 
 
@@ -55,15 +58,20 @@ class Member:
     public: Path | None = None  # its copy of the public faces, where the experiment has such
     handling: Handling = field(default_factory=Handling)  # of images that are not aligned faces, or no images
     execution: Execution = field(default_factory=Execution)
+    accept: frozenset[str] = frozenset()  # digests of plans that it takes part in, or `consent.ALL`
+    ask: Callable[[], bool] | None = None  # whoever decides about other plans; None for nobody
+
+    def consent(self, server: str = "") -> Consent:
+        return Consent(home=self.home, server=server, accept=self.accept, ask=self.ask, notify=self.execution.notify)
 
     @property
     def problems(self) -> ProblemLog:
         return ProblemLog(self.home / PROBLEMS, self.execution.notify)
 
     def host(self, job: Job) -> OwnHost:
-        """All that a run needs here, opened."""
+        """All that a run needs here, opened, if its plan was accepted."""
+        self.consent().check(job)
         experiment = job.parsed()
-        self._tell(experiment)
         self._require_public(experiment)
         recipe = revealed(experiment, self.shared_secret()).recipe
         faces = own_faces(
@@ -118,15 +126,6 @@ class Member:
         shared.clear()
         return shared
 
-    def _tell(self, experiment: Experiment) -> None:
-        """What this run may let out of here."""
-        for stage in experiment.recipe:
-            if stage.algorithm.federated:
-                kinds = ", ".join(leaves(stage.algorithm))
-                self.execution.notify(f"stage {stage.name} ({stage.algorithm.name}) sends {kinds}")
-            if text := warning(stage.algorithm):
-                self.execution.notify(f"stage {stage.name}: {text}")
-
 
 def join(server: str, member: Member, certs: Path) -> None:
     """Work for a server until told to stop; whatever breaks the connection, it is tried again."""
@@ -143,22 +142,51 @@ def join(server: str, member: Member, certs: Path) -> None:
     torch.set_num_threads(1)  # sums depend on it
     try:
         with tempfile.TemporaryDirectory(prefix="personae-") as folder:
-            path = Path(folder) / "desk"
-            obstacle = partial(_obstacle, host, port, authority, key)
-            with closing(Desk(path, member.host, member.execution.notify, member.problems, member.leaving)) as desk:
+            path, programs = Path(folder) / "desk", Path(folder) / "programs"
+            programs.mkdir()
+            write_programs(programs)
+            unknown = _UnknownPlan(member, member.consent(server))
+            obstacle = partial(_obstacle, host, port, authority, key, unknown.heard)
+            with closing(Desk(path, unknown.host, member.execution.notify, member.problems, member.leaving)) as desk:
                 threading.Thread(target=desk.serve, name="desk", daemon=True).start()
-                _stay_connected([*command, "--node-config", f"desk={json.dumps(str(path))}"], member, obstacle)
+                command += ["--node-config", f"desk={json.dumps(str(path))}"]
+                _stay_connected(partial(_connect, command, programs, member, unknown), member, obstacle)
     finally:
         held.release()
 
 
-def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], str | None]) -> None:
+class _UnknownPlan:
+    """Between the thread that gets requests and the one that can ask a person: a plan that nobody has decided about."""
+
+    def __init__(self, member: Member, consent: Consent) -> None:
+        self._member, self._consent = member, consent
+        self._job: Job | None = None
+        self.there = threading.Event()
+
+    def host(self, job: Job) -> OwnHost:
+        """As the desk opens one. A server may plan something else while a client is connected."""
+        if not self._consent.given(job):
+            self._job = job
+            self.there.set()
+        return self._member.host(job)
+
+    def heard(self, told: bytes) -> None:
+        """What the server said before anything was sent, or with a request: ask about it."""
+        jobs = [Job.parse(told)] if told else []
+        jobs += [self._job] if self._job else []
+        self._job = None
+        self.there.clear()
+        for job in jobs:
+            self._consent.require(job)
+
+
+def _stay_connected(connect: Callable[[IO[bytes]], str], member: Member, obstacle: Callable[[], str | None]) -> None:
     pause = FIRST_PAUSE
     with (member.home / "supernode.log").open("ab", buffering=0) as log:
         while True:
             began, reason = time.monotonic(), obstacle()
             if reason is None:
-                reason = _connect(command, member, log)
+                reason = connect(log)
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             member.execution.notify(f"{reason}; the next attempt is in {pause:g} seconds")
@@ -166,15 +194,18 @@ def _stay_connected(command: list[str], member: Member, obstacle: Callable[[], s
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _connect(command: list[str], member: Member, log: IO[bytes]) -> str:
+def _connect(command: list[str], programs: Path, member: Member, unknown: _UnknownPlan, log: IO[bytes]) -> str:
     """For as long as it lasts; gives the reason why it does no longer."""
     from_here = log.tell()
-    child = start([*command, "--port", str(free_port())], member.home / "flower", log)
+    child = start([*command, "--port", str(free_port())], member.home / "flower", log, programs)
     member.execution.notify("connecting")
     try:
-        child.wait()
+        while child.poll() is None and not unknown.there.wait(LOOK):
+            pass
     finally:
         stop(child)
+    if unknown.there.is_set():
+        return "the server has another plan"
     return f"the connection ended{_last_words(member.home / 'supernode.log', from_here)}"
 
 
@@ -189,8 +220,12 @@ def _last_words(path: Path, start: int) -> str:
     return f" ({errors[-1][:300]})" if errors else ""
 
 
-def _obstacle(host: str, port: int, authority: Path, key: Path) -> str | None:
+def _obstacle(
+    host: str, port: int, authority: Path, key: Path, heard: Callable[[bytes], None] = lambda _: None
+) -> str | None:
     """Why a connection would be in vain, in words that Flower does not have; None if nothing is known.
+
+    `heard` gets the server's plan, or nothing from a server that has no gate.
 
     A server with a wrong certificate may be somebody else: it is not tried again.
     """
@@ -202,6 +237,7 @@ def _obstacle(host: str, port: int, authority: Path, key: Path) -> str | None:
         if reply.status == http.HTTPStatus.UNAUTHORIZED:
             reason = reply.read(LONGEST_REASON).decode(errors="replace")
             return reason if reason == UNKNOWN else f"the server turned this client away: {reason}"
+        plan = reply.read(LONGEST_PLAN) if reply.status == http.HTTPStatus.OK else b""
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
             f"{host}:{port}: the server's certificate is not one of {authority} for this address "
@@ -211,6 +247,7 @@ def _obstacle(host: str, port: int, authority: Path, key: Path) -> str | None:
         return f"{host}:{port} cannot be reached ({error})"
     finally:
         connection.close()
+    heard(plan)
     return None
 
 

@@ -21,6 +21,7 @@ from personae.core.events import RoundTime, TrainingRound, entries, events
 from personae.core.stage import Recipe
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, needed, require_secret
+from personae.deployment.consent import digest_of
 from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
@@ -111,7 +112,9 @@ def serve(
         excluded = Exclusions.of(out).names()
         keys = {name: path for name, path in keys.items() if name not in excluded}
         _tell(experiment, notify)
-        with Gate(host, port, certs, keys, conditions.max_bytes, notify) as gate:
+        job = Plan.read(out).job
+        notify(f"clients are asked to accept the plan {digest_of(job)}")
+        with Gate(host, port, certs, keys, conditions.max_bytes, notify, plan=job.text()) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")
             try:
                 ended = _until_done(out, certs, keys, gate, _Follower(out, experiment.recipe, notify))

@@ -13,7 +13,7 @@ from personae.core.payload import ModelState, Scalars
 from personae.core.problem import Problem
 from personae.core.rng import generator
 from personae.core.stage import Stage, predecessors
-from personae.errors import Interrupted
+from personae.errors import Interrupted, Refused
 from personae.runtime import frames
 from personae.runtime.coding import Coding
 from personae.runtime.federation import Federation
@@ -21,6 +21,7 @@ from personae.runtime.memory import keep_freed_memory
 from personae.runtime.problems import PROBLEMS, ProblemLog, problem_of
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import EVALUATE, TRAIN, Answer, Request
+from personae.words import counted
 
 SEED_WORDS = {TRAIN: "train", EVALUATE: "assess"}  # other words would be other random numbers; a question is its own
 
@@ -52,6 +53,7 @@ class ClientHost:
     def handle(self, request: Request) -> Answer:
         """Do one client's work. Whatever goes wrong there is told as a code, and its details stay there."""
         try:
+            self._require_planned(request)
             work = {TRAIN: self._train, EVALUATE: self._evaluate}.get(request.task, self._question)
             return work(request)
         except Interrupted:
@@ -89,6 +91,15 @@ class ClientHost:
             stage.name, stage.algorithm.types.private, self.backbone.layout, before=request.round + 1
         )
         return stage.algorithm.personal(request.down, private, self._client(request, stage, Session()))
+
+    def _require_planned(self, request: Request) -> None:
+        """A client agreed to the rounds of a recipe, and works in no others."""
+        stage = self.federation.stage(request.stage)
+        first = 0 if request.task == EVALUATE else 1
+        if not first <= request.round <= stage.rounds:
+            raise Refused(f"stage {stage.name} has {counted(stage.rounds, 'round')}, and round {request.round} is none")
+        if request.task != EVALUATE and not stage.algorithm.federated:
+            raise Refused(f"stage {stage.name} asks nothing of clients")
 
     def _train(self, request: Request) -> Answer:
         """One round's work. What the client keeps is written only when all of it succeeded."""

@@ -23,6 +23,7 @@ from personae.data import Split, synthetic_faces
 from personae.deployment import processes
 from personae.deployment.app import write_app
 from personae.deployment.certs import enrolled, make_certificates, needed, public_key
+from personae.deployment.consent import ALL
 from personae.deployment.gate import Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, join
@@ -84,7 +85,7 @@ def test_a_client_without_its_copy_of_the_public_faces_is_told_before_anything_i
     ]
     data = {"public": {"source": "/somewhere/else"}, "private": {"identities": 8}}
     job = Job.of("a1", experiment(stages=stages, data=data), "exact", 1 << 20)
-    bare = Member(data=tmp_path / "never read", home=tmp_path / "home")
+    bare = Member(data=tmp_path / "never read", home=tmp_path / "home", accept=frozenset({ALL}))
     with pytest.raises(ConfigError, match=r"stage federate: fedfr .* no copy of them; give their place with --public"):
         bare.host(job)
     parts = {"public": {"parts": {"a": {"identities": 2}, "b": {"identities": 2}}}, "private": {"identities": 8}}
@@ -234,7 +235,9 @@ def test_clients_share_a_secret_of_which_the_server_has_a_digest_alone(tmp_path:
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and secret in path.read_text()]
 
     faces = deal(Materials(experiment(), Execution(cache=tmp_path / "cache")), tmp_path / "dealt")[0]
-    member = Member(data=faces, home=tmp_path / "home", execution=Execution(cache=tmp_path / "cache"))
+    member = Member(
+        data=faces, home=tmp_path / "home", execution=Execution(cache=tmp_path / "cache"), accept=frozenset({ALL})
+    )
     job = Job.parse(Plan.read(tmp_path / "run").job.text())
     with pytest.raises(ConfigError, match="takes a secret that its clients share; join with --secret FILE"):
         member.host(job)

@@ -128,6 +128,17 @@ def test_the_calls_of_known_clients_pass_and_are_counted(guarded: Guarded) -> No
     assert "/v1/fleet/register-node" not in CALLS
 
 
+def test_who_is_known_is_told_the_plan_and_nobody_else(guarded: Guarded, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "elsewhere", [], ["eve"])
+    heard: list[bytes] = []
+    guarded.gate._plan = b"the plan"
+    place = "127.0.0.1", guarded.port, guarded.folder / "ca.crt"
+    assert _obstacle(*place, guarded.folder / "ann" / "key", heard.append) is None
+    assert heard == [b"the plan"]
+    assert _obstacle(*place, tmp_path / "elsewhere" / "eve" / "key", heard.append) is not None
+    assert heard == [b"the plan"]
+
+
 def test_a_public_key_is_no_proof(guarded: Guarded, tmp_path: Path) -> None:
     """It is public: whoever knows it could use up what its client may send."""
     make_certificates(tmp_path / "elsewhere", [], ["eve"])
