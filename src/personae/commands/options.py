@@ -42,7 +42,7 @@ Workers = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="NAME", help="Also send figures to tensorboard or mlflow; repeatable."),
+    typer.Option("--track", metavar="NAME", help="Also send figures to tensorboard, mlflow or trackio; repeatable."),
 ]
 Device = Annotated[DeviceName, typer.Option("--device", help="Where models compute.")]
 Without = Annotated[

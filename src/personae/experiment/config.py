@@ -50,7 +50,7 @@ class Evaluation(Section):
 class Tracking(Section):
     """Where figures go besides the run's own folder. It changes no result and is no part of what a run records."""
 
-    trackers: tuple[str, ...] = ()  # tensorboard, mlflow, or one of another package
+    trackers: tuple[str, ...] = ()  # tensorboard, mlflow, trackio, or one of another package
 
 
 class AuditSection(Section):

@@ -8,8 +8,9 @@ from personae.tracking.mlflow import MLflow
 from personae.tracking.stream import Stream, require_installed, tracking
 from personae.tracking.tensorboard import TensorBoard
 from personae.tracking.tracker import Tracker
+from personae.tracking.trackio import Trackio
 
-TRACKERS: Registry[Tracker] = Registry("personae.trackers", Tracker, (TensorBoard, MLflow))
+TRACKERS: Registry[Tracker] = Registry("personae.trackers", Tracker, (TensorBoard, MLflow, Trackio))
 
 
 def trackers(names: Iterable[str]) -> tuple[type[Tracker], ...]:
@@ -23,4 +24,4 @@ def trackers(names: Iterable[str]) -> tuple[type[Tracker], ...]:
     return tuple(found)
 
 
-__all__ = ["TRACKERS", "MLflow", "Stream", "TensorBoard", "Tracker", "trackers", "tracking"]
+__all__ = ["TRACKERS", "MLflow", "Stream", "TensorBoard", "Tracker", "Trackio", "trackers", "tracking"]

@@ -55,5 +55,5 @@ def tracking(kinds: Iterable[type[Tracker]], folder: Path, experiment: str, noti
 
 def require_installed(kind: type[Tracker]) -> type[Tracker]:
     if importlib.util.find_spec(kind.module) is None:
-        raise ConfigError(f"tracker {kind.name}: {kind.module} is not installed; pip install 'personae[tracking]'")
+        raise ConfigError(f"tracker {kind.name}: {kind.module} is not installed; pip install 'personae[{kind.extra}]'")
     return kind

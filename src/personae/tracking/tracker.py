@@ -17,6 +17,7 @@ class Tracker(ABC):
 
     name: ClassVar[str]
     module: ClassVar[str]  # what has to be installed
+    extra: ClassVar[str] = "tracking"  # the extra of personae that installs it
 
     @abstractmethod
     def __init__(self, folder: Path, experiment: str) -> None: ...

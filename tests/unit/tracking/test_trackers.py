@@ -1,6 +1,6 @@
 """Trackers: each is read back with its library's own reader; names of clients do not leave; none can end a run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,7 +66,27 @@ def mlflow(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-each_tracker = pytest.mark.parametrize("read", [tensorboard, mlflow], ids=lambda read: read.__name__)
+def trackio(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    storage = pytest.importorskip("trackio.sqlite_storage", reason="trackio is not installed").SQLiteStorage
+    run = (folder / "tracking" / "trackio" / "run").read_text().strip()
+    project = run.rpartition("-")[0]
+    assert "Ann" not in str(storage.get_run_records(project))
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in storage.get_logs(project, run):
+        for name in line.keys() - {"step", "timestamp"}:
+            found.setdefault(name, []).append((line["step"], line[name]))
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """trackio keeps to one folder from its import on: not to that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))
+        yield
+
+
+each_tracker = pytest.mark.parametrize("read", [tensorboard, mlflow, trackio], ids=lambda read: read.__name__)
 quiet = pytest.mark.filterwarnings("ignore")  # what libraries say about each other
 
 
