@@ -31,6 +31,7 @@ from personae.parts.local_sgd import LocalSGD
 from personae.parts.local_step import LocalObjective
 from personae.parts.margins import Margin
 from personae.parts.terms import TERMS
+from personae.privacy.accountant import Budget
 from personae.privacy.disclosure import markdown
 from personae.reproduce.results import page as claims
 from personae.runtime.firewall import Firewall
@@ -65,6 +66,11 @@ SECTIONS: Mapping[str, tuple[str, type, str]] = {  # heading: (table, class, wor
     "Network": ("[network]", Network, "[Networks](../howto/networks.md) has the architectures."),
     "Evaluation": ("[evaluation]", Evaluation, "[Evaluation](../concepts/evaluation.md) explains the figures."),
     "Firewall": ("[firewall]", Firewall, "Which updates the server refuses."),
+    "Budget": (
+        "[budget]",
+        Budget,
+        "What a run may spend of differential privacy ([Differential privacy](../howto/differential-privacy.md)).",
+    ),
     "Tracking": ("[tracking]", Tracking, "[Track a run](../howto/tracking.md) has the trackers."),
     "Audit": (
         "[audit]",

@@ -22,7 +22,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
-from personae.layers import LAYERS, Carry, Clip, SecretSum
+from personae.layers import LAYERS, Carry, Clip, LocalNoise, Noise, SecretSum
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
@@ -40,6 +40,13 @@ STACKS: dict[str, tuple[Layer, ...]] = {
     "clip": (Clip(norm=0.05),),
     "carry-then-clip": (Carry(momentum="client", control_variates=True, batch_norm="all"), Clip(norm=0.05)),
     "clip-then-sum": (Clip(norm=0.05), SecretSum()),
+    "noise": (Noise(norm=0.05, multiplier=0.5, randomness="seed"),),
+    "carry-then-adaptive-noise": (
+        Carry(momentum="client", batch_norm="statistics"),
+        Noise(norm=0.05, multiplier=0.1, quantile=0.5, randomness="seed"),
+    ),
+    "local-noise": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"),),
+    "local-noise-then-sum": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"), SecretSum()),
 }
 RULES: dict[str, Aggregation] = {
     "mean": Mean(),
@@ -51,6 +58,7 @@ RULES: dict[str, Aggregation] = {
 UPS = {name: set(ALGORITHMS[name].types.up.payloads().values()) for name in FEDERATED}
 NO_MODEL = {name for name, kinds in UPS.items() if "ModelState" not in kinds}
 TEMPLATES = {name for name, kinds in UPS.items() if "ClassEmbeddings" in kinds}
+BESIDES = TEMPLATES | {"fedfr", "q_fedavg"}  # what no noise covers leaves, or no plain mean is taken
 NO_LOCAL_SGD = {"hf_maml", "hf_maml_global", "cluster"}
 REFUSED = {  # by stack: the algorithms that it cannot go around
     "carry-momentum": NO_LOCAL_SGD,
@@ -60,6 +68,10 @@ REFUSED = {  # by stack: the algorithms that it cannot go around
     "clip": NO_MODEL,
     "carry-then-clip": NO_MODEL | NO_LOCAL_SGD,
     "clip-then-sum": NO_MODEL | TEMPLATES | {"q_fedavg"},
+    "noise": NO_MODEL | BESIDES,
+    "carry-then-adaptive-noise": NO_MODEL | BESIDES | NO_LOCAL_SGD,
+    "local-noise": NO_MODEL | BESIDES,
+    "local-noise-then-sum": NO_MODEL | BESIDES,
 }
 Combination = tuple[str, str, str]
 
@@ -112,7 +124,7 @@ def test_what_may_go_together_is_what_is_expected_to() -> None:
         runs = {name for name, chosen, rule in EVERYTHING if (chosen, rule) == (stack, "mean")}
         assert runs == set(FEDERATED) - refused, stack
     by_any_rule = {stack for _, stack, rule in EVERYTHING if rule == "median"}
-    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip"}
+    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise"}
     assert {name for name, _, rule in EVERYTHING if rule == "median"} == set(FEDERATED) - NO_MODEL - {"q_fedavg"}
 
 

@@ -5,18 +5,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from personae.algorithms import Cluster, FedPE, Pretrain, Unsupervised
 from personae.core.algorithm import ClientInfo
 from personae.core.selection import Everybody, Occasion, Selection
 from personae.errors import ConfigError
-from personae.selection import SELECTIONS, BySamples, FixedCount, Growing, HighestLoss, Passes, Share
+from personae.selection import SELECTIONS, BySamples, FixedCount, Growing, HighestLoss, Passes, Poisson, Share
 from toys import Rehearsal, cut_off, quickly, stage_of
 
 POLICIES: dict[str, Selection] = {
     "all": Everybody(),
     "share": Share(share=0.4),
     "count": FixedCount(clients=3),
+    "poisson": Poisson(rate=0.5),
     "growing": Growing(first=1, last=6),
     "passes": Passes(clients=3),
     "by-samples": BySamples(clients=3),
@@ -43,7 +45,9 @@ class TestConformance:
         for round_ in range(1, ROUNDS + 1):
             for eligible in (1, 2, 7):
                 chosen = policy.select(occasion(round_, clients=CLIENTS[:eligible], known=known))
-                assert len(chosen) == policy.count(eligible, round_, ROUNDS) >= 1
+                assert policy.count(eligible, round_, ROUNDS) >= 1
+                if not isinstance(policy, Poisson):  # which leaves it to chance
+                    assert len(chosen) == policy.count(eligible, round_, ROUNDS)
                 assert [client.index for client in chosen] == sorted({client.index for client in chosen})
                 assert set(chosen) <= set(CLIENTS[:eligible])
 
@@ -94,6 +98,23 @@ def test_those_with_more_samples_are_asked_more_often() -> None:
         assert abs(asked[name] / 2000 - share) < 4 * (share * (1 - share) / 2000) ** 0.5
 
 
+def test_each_client_is_drawn_for_itself() -> None:
+    asked = [{client.index for client in Poisson(rate=0.3).select(occasion(round_))} for round_ in range(1, 4001)]
+    for first in range(7):
+        assert abs(sum(first in each for each in asked) / 4000 - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
+        for second in range(first):
+            both = sum({first, second} <= each for each in asked) / 4000
+            assert abs(both - 0.09) < 4 * (0.09 * 0.91 / 4000) ** 0.5
+    assert abs(sum(not each for each in asked) / 4000 - 0.7**7) < 4 * (0.7**7 / 4000) ** 0.5  # nobody at all
+
+
+def test_a_round_in_which_nobody_is_asked_moves_nothing(tmp_path: Path) -> None:
+    seldom = stage_of(quickly(FedPE()), rounds=2, selection=Poisson(rate=1e-6))
+    run = Rehearsal(tmp_path, (seldom,)).run()
+    assert [event["participants"] for event in run.notebook.rounds()] == [[], []]
+    assert torch.equal(run.final(), run.federation.backbone().state().flat)
+
+
 def test_the_highest_loss_of_the_candidates() -> None:
     everybody = HighestLoss(clients=3, candidates=7)
     assert [client.name for client in everybody.select(occasion(known=KNOWN))] == ["c0", "c5", "c6"]  # two are unheard
@@ -141,6 +162,8 @@ def test_what_clients_do_not_say_is_no_ground_to_choose_them(algorithm, policy: 
     [
         (Share, {"share": 0.0}),
         (Share, {"share": 1.5}),
+        (Poisson, {"rate": 0.0}),
+        (Poisson, {"rate": 1.01}),
         (FixedCount, {"clients": 0}),
         (Passes, {"clients": 0}),
         (BySamples, {"clients": 0}),

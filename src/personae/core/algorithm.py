@@ -112,6 +112,7 @@ class Server:
     rounds: int
     clients: tuple[ClientInfo, ...] = ()  # who may be asked in this stage
     domains: "Domains | None" = None  # `pooled` of the source and of the targets apart, where there is a source
+    cohort: int = 0  # how many of them are asked in this round, or are expected to be where that is left to chance
     aggregation: Aggregation = field(default_factory=Mean)  # how vectors become one in this stage
     bench: Workbench = field(default_factory=Workbench)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from personae.core.mechanism import Observer, Unit
 from personae.errors import DataError
 
 Figures = Mapping[str, float]  # by name
@@ -87,6 +88,25 @@ class RoundWarning(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacySpent(Event):
+    """What differential privacy can say after a round, all rounds and stages so far together.
+
+    Written in runs with a layer that adds noise, for each unit and observer by itself. `complete` is False where
+    clients have sent something that no noise covers; then epsilon is of what is covered, and of no more.
+    """
+
+    event: Literal["privacy"] = "privacy"
+    epsilon: float
+    delta: float
+    unit: Unit
+    against: Observer
+    covers: tuple[str, ...]  # kinds of payload
+    complete: bool
+    secret: bool  # False: the noise is of the experiment's seed, for a simulation
+    accountant: Literal["pld", "rdp"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transfer(Entry):
     """One payload of one message has crossed."""
 
@@ -125,7 +145,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 
 def events(lines: Iterable[bytes], origin: object) -> Iterator[Event]:
     """The events of a `metrics.jsonl`; `origin` is what a complaint calls it."""
-    kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | RoundWarning
+    kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | RoundWarning | PrivacySpent
     return _read(TypeAdapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
 
 

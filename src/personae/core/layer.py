@@ -35,13 +35,15 @@ What cannot go together is refused when a stage is made. The class `Layered` and
 layer gives its own in `check`.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 from personae.core.algorithm import Aggregates, Algorithm, AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
 from personae.core.embedder import Embedder
+from personae.core.mechanism import Mechanism
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import Aliases
 from personae.core.warnings import Figures
@@ -56,6 +58,7 @@ class Layer:
     figures: ClassVar[tuple[str, ...]] = ()  # names of those that it adds to what clients send
     least: int = 1  # how many clients a round must ask
     hides_single_updates: ClassVar[bool] = False  # True: the server can read what clients send only as a sum
+    judges_alone: ClassVar[bool] = False  # True: whether an update counts may not depend on those of other clients
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def around(self, algorithm: AnyAlgorithm) -> "Layered":
@@ -77,6 +80,11 @@ class Layer:
     def personalizes(self) -> bool:
         """Whether a client uses another model than the global one because of the layer."""
         return False
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The noise by which it hides a client in every round, where it does: an accountant asks for it."""
+        return None
 
     def start(self, around: "Layered", previous: ServerState | None, server: Server) -> ServerState:
         return recast(around.types.state, around.inner.start(previous, server))
@@ -268,6 +276,20 @@ def exchanged(kind: type[RecordT], **fields: Any) -> type[RecordT]:
     if not fields:
         return kind
     return make_dataclass(f"Layered{kind.__name__}", fields.items(), bases=(kind,), frozen=True, kw_only=True)
+
+
+def reduced(kind: type[Message], *names: str) -> type[Message]:
+    """The message without some of its fields; itself, if these are none."""
+    if missing := set(names) - kind.hints().keys():
+        raise ValueError(f"{kind.__qualname__} has no field {min(missing)}")
+    if not names:
+        return kind
+    left: list[tuple[str, Any, Any]] = [
+        (each.name, kind.hints()[each.name], dataclasses.field(default=each.default))
+        for each in fields(kind)  # type: ignore[arg-type]
+        if each.name not in names
+    ]
+    return make_dataclass(f"Layered{kind.__name__}", left, bases=(Message,), frozen=True, kw_only=True)
 
 
 def recast(kind: type[RecordT], record: Record, **fields: Any) -> RecordT:

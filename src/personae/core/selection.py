@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.mechanism import Certain, Draw
 from personae.core.rng import generator
 
 Knowledge = Literal["samples", "loss"]
@@ -56,11 +57,21 @@ class Selection(ABC):
 
     @abstractmethod
     def count(self, eligible: int, round_: int, rounds: int) -> int:
-        """How many of the eligible clients are asked in this round; it does not depend on who they are."""
+        """How many of the eligible clients are asked in this round; it does not depend on who they are.
+
+        Of a policy that leaves the number to chance, its mean.
+        """
 
     @abstractmethod
     def select(self, occasion: Occasion) -> list[ClientInfo]:
         """These clients, in the order of the clients."""
+
+    def draw(self, eligible: int, round_: int, rounds: int) -> Draw | None:  # noqa: ARG002 - None, whatever they are
+        """How the cohort of a round comes about, for an accountant of privacy.
+
+        None if it may depend on what clients hold, or if the policy does not say.
+        """
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +85,6 @@ class Everybody(Selection):
 
     def select(self, occasion: Occasion) -> list[ClientInfo]:
         return list(occasion.clients)
+
+    def draw(self, eligible: int, round_: int, rounds: int) -> Draw:  # noqa: ARG002
+        return Certain(round_)

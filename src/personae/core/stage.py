@@ -110,6 +110,11 @@ class Stage(StageOptions):
         """What is around its algorithm, the innermost first."""
         return layers_of(self.algorithm)
 
+    @property
+    def judges_alone(self) -> bool:
+        """Whether an update counts or not whatever those of other clients are like."""
+        return any(layer.judges_alone for layer in self.layers)
+
     def remark(self, eligible: int) -> str | None:
         """What whoever asks for more clients than there are should know."""
         most = self.selection.most

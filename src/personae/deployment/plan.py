@@ -133,6 +133,11 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
                 f"stage {stage.name}: {stage.algorithm.name} shows every client the class embeddings of all others; "
                 "it is for comparisons on one machine (personae run), so leave the stage out"
             )
+        if any(layer.mechanism and not layer.mechanism.secret for layer in stage.layers):
+            raise ConfigError(
+                f"stage {stage.name}: its noise follows from the seed, which every client is sent, so that anybody "
+                'could take it away again; set randomness = "secret" in its layer'
+            )
         public = experiment.data.public
         if stage.algorithm.federated and stage.algorithm.needs_public and public is not None and public.parts:
             raise ConfigError(

@@ -78,6 +78,7 @@ def conduct(grid: Grid, out: Path) -> None:
                 benchmarks=materials.heldout_benchmarks(),
                 public=materials.public.samples() if materials.public else None,
                 coding=coding,
+                cohorts_known=True,  # the seed is part of the experiment, which every client is sent
                 listeners=(track,),
             ).run()
     finally:

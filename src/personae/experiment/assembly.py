@@ -16,6 +16,7 @@ from personae.experiment.execution import Execution
 from personae.experiment.forgotten import absent
 from personae.experiment.rundir import RunDirectory
 from personae.models import load_weights
+from personae.privacy.accountant import Accountant
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.engine import Benchmark, Engine
@@ -70,9 +71,13 @@ def engine_of(
     pooled: Callable[[Sequence[str]], Samples] | None = None,
     past: Past | None = None,
     coding: Coding = EXACT,
+    cohorts_known: bool = False,
     listeners: Sequence[Callable[[Event], None]] = (),
 ) -> Engine:
-    """The engine of a run, over any transport. `pooled` gives faces of clients, where these are here."""
+    """The engine of a run, over any transport. `pooled` gives faces of clients, where these are here.
+
+    `cohorts_known`: whether clients can tell who is asked, as those can who are told the seed.
+    """
     return Engine(
         federation=federation,
         transport=transport,
@@ -89,6 +94,7 @@ def engine_of(
         excluded=Exclusions.of(run.path).names,
         absent=absent(experiment.forgotten),
         past=past,
+        accountant=accountant_of(experiment, federation, cohorts_known=cohorts_known),
         coding=coding,
         device=execution.device,
         threads=experiment.threads,
@@ -96,6 +102,16 @@ def engine_of(
         notify=execution.notify,
         listeners=listeners,
     )
+
+
+def accountant_of(experiment: Experiment, federation: Federation, *, cohorts_known: bool = False) -> Accountant:
+    """Who keeps the accounts of privacy, with the clients that train in each stage."""
+    holdings = federation.holdings
+    trainers = [name for name in holdings.clients if name not in holdings.newcomers]
+    eligible = {
+        stage.name: sum(stage.takes(name == federation.source) for name in trainers) for stage in federation.recipe
+    }
+    return Accountant(federation.recipe, eligible, experiment.budget, cohorts_known)
 
 
 def initial_weights(experiment: Experiment, acceleration: Acceleration) -> ModelState | None:

@@ -25,6 +25,7 @@ from personae.experiment.sources import Data, Source
 from personae.experiment.stages import StageSection
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
+from personae.privacy.accountant import Budget
 from personae.runtime.firewall import Firewall
 
 
@@ -79,6 +80,7 @@ class Experiment(Section):
     stages: tuple[StageSection, ...]
     evaluation: Evaluation = Evaluation()
     firewall: Firewall = Field(default_factory=Firewall)
+    budget: Budget = Field(default_factory=Budget)
     tracking: Tracking = Tracking()  # where figures go besides the run's own folder
     forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
     audit: AuditSection = AuditSection()  # what is measured of the run's privacy

@@ -4,9 +4,11 @@ from personae.core.layer import Layer
 from personae.core.registry import Registry
 from personae.layers.carry import Carry
 from personae.layers.clip import Clip
+from personae.layers.local_noise import LocalNoise
+from personae.layers.noise import Noise
 from personae.layers.secret_sum import SecretSum
 
-LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip, SecretSum))
+LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip, Noise, LocalNoise, SecretSum))
 EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
     Carry(momentum="client"),
     Carry(momentum="server"),
@@ -14,7 +16,10 @@ EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client,
     Carry(batch_norm="statistics"),
     Carry(batch_norm="all"),
     Clip(norm=1.0),
+    Noise(norm=1.0, multiplier=1.0),
+    Noise(norm=1.0, multiplier=1.0, quantile=0.5),
+    LocalNoise(norm=1.0, multiplier=10.0),
     SecretSum(),
 )
 
-__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip", "SecretSum"]
+__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip", "LocalNoise", "Noise", "SecretSum"]

@@ -47,11 +47,13 @@ class Checkpoints:
         journal: dict[str, int],
         figures: Mapping[str, float],
         excluded: Collection[str] = (),
+        final: bool | None = None,
     ) -> None:
+        """After a round; `final` if the stage ends with it, by default as its rounds are counted."""
         place = {"experiment": self.experiment, "stage": stage.name, "round": round_}
         stand = {"journal": journal, "figures": dict(figures), "excluded": sorted(excluded)}
         content = sealed(wire.encode(state), place | stand)
-        if round_ == stage.rounds:
+        if round_ == stage.rounds if final is None else final:
             write_bytes(self._finished(stage.name), content, private=True)
         if self._latest.exists():
             with replacing(self._before, durable=False) as temporary:

@@ -17,6 +17,7 @@ from personae.core.events import (
     Event,
     GlobalEvaluation,
     PersonalEvaluation,
+    PrivacySpent,
     RoundTime,
     RoundWarning,
     TrainingRound,
@@ -71,6 +72,19 @@ class Benchmark(Protocol):
         ...
 
 
+class Accountant(Protocol):
+    """Knows what rounds cost in privacy, and what may be spent."""
+
+    def affordable(self, stage: Stage) -> int:
+        """How many of the stage's rounds the budget allows: at least one."""
+
+    def remark(self, stage: Stage) -> str | None:
+        """Why the stage ends before its time, if it does."""
+
+    def spent(self, stage: Stage, round_: int) -> Sequence[PrivacySpent]:
+        """What can be said after this round."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """Runs a recipe over a transport. The outcome depends on the federation and the settings, not on the transport."""
@@ -88,6 +102,7 @@ class Engine:
     excluded: Callable[[], AbstractSet[str]] = frozenset  # who is out of the run now; asked before every round
     absent: AbstractSet[str] = frozenset()  # clients that keep their places, may be drawn, and are not asked
     past: Past | None = None  # rounds that are taken over from an earlier run
+    accountant: Accountant | None = None  # of privacy
     coding: Coding = EXACT  # of the transport: how many bytes cross depends on it
     device: str = "cpu"
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
@@ -156,7 +171,7 @@ class _Walk:
                 self._record(entry) if isinstance(entry, Event) else journal.write(entry)
             kept = past.state(stage, round_)
             if kept is not None and stage.evaluates(round_):
-                self._evaluate(stage, stage.server.evaluated(kept[1]), round_)
+                self._evaluate(stage, stage.server.evaluated(kept[1]), round_, final=round_ == self._last(stage))
         if kept is None:
             raise ConfigError(f"stage {stage.name}: the state after round {last} was not kept")
         position, state = kept
@@ -170,7 +185,8 @@ class _Walk:
 
     def _stage(self, stage: Stage, state: ServerState, first: int, figures: Mapping[str, float]) -> None:
         """The rounds of a stage from the `first` on, after one with these figures; none if it was complete already."""
-        rounds = range(first, stage.rounds + 1)
+        accountant, last = self.engine.accountant, self._last(stage)
+        rounds = range(first, last + 1)
         if not rounds:
             return
         unit, work = "rounds", len(rounds)
@@ -179,6 +195,7 @@ class _Walk:
             unit, work = "clients", sum(stage.selection.count(eligible, each, stage.rounds) for each in rounds)
         recipe = self.engine.federation.recipe
         place = f"stage {recipe.index(stage) + 1} of {len(recipe)}, {stage.title}"
+        spent: Sequence[PrivacySpent] = ()
         with self.engine.progress(place, work, unit) as advance:
             for name in self.out:  # a stage may begin with what was there before they were put out
                 state = stage.algorithm.forget(state, name)
@@ -186,19 +203,25 @@ class _Walk:
             if first == 1:
                 self._begin(stage, state)
             for round_ in rounds:
-                advance(0, _going_on(stage, round_, figures))
+                advance(0, _going_on(stage, round_, figures, spent))
                 began = time.monotonic()
                 state = self._admit(stage, state, round_)
                 state, figures = self._round(stage, state, round_, figures, advance)
                 seconds = time.monotonic() - began
-                evaluated = stage.server.evaluated(state)
-                if stage.evaluates(round_):
-                    self._evaluate(stage, evaluated, round_)
+                spent = accountant.spent(stage, round_) if accountant else ()
+                for event in spent:
+                    self._record(event)
+                evaluated, final = stage.server.evaluated(state), round_ == last
+                if final and accountant and (remark := accountant.remark(stage)):
+                    self.engine.notify(remark)
+                    self._record(RoundWarning(stage=stage.name, round=round_, text=remark))
+                if final or stage.evaluates(round_):
+                    self._evaluate(stage, evaluated, round_, final=final)
                 self.engine.journal.write(RoundTime(stage=stage.name, round=round_, seconds=seconds))
                 self.engine.transport.settle()  # a checkpoint counts on what the clients have kept
-                kept = evaluated if round_ == stage.rounds else state
-                self.engine.checkpoints.save(stage, round_, kept, self.engine.journal.position(), figures, self.out)
-                advance(0, _going_on(stage, round_, figures))
+                kept, position = evaluated if final else state, self.engine.journal.position()
+                self.engine.checkpoints.save(stage, round_, kept, position, figures, self.out, final)
+                advance(0, _going_on(stage, round_, figures, spent))
                 self._publish()
 
     def _round(
@@ -211,7 +234,7 @@ class _Walk:
             drawn = self._participants(stage, state, round_)
             participants = [client for client in drawn if client.name not in self.engine.absent]
             advance(len(drawn) - len(participants))
-        if participants:
+        if participants or stage.judges_alone:  # noise must not tell that nobody was drawn
             exchange = Exchange(self.engine.transport, TRAIN, stage, round_, self.engine.coding)
             outcome = federated_round(
                 stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
@@ -230,11 +253,10 @@ class _Walk:
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
         return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
 
-    def _evaluate(self, stage: Stage, state: ServerState, round_: int) -> None:
+    def _evaluate(self, stage: Stage, state: ServerState, round_: int, *, final: bool = False) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
         self.backbone.load(state.model)
         embedder = self.engine.federation.embedder(self.backbone)
-        final = round_ == stage.rounds
         results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
@@ -263,6 +285,10 @@ class _Walk:
             self._evaluate(stage, state, 0)
         except Diverged:
             self.engine.notify(f"{stage.name}: the start has no figures; its embeddings are not finite before training")
+
+    def _last(self, stage: Stage) -> int:
+        """The round with which a stage ends: its last one, or the last that the budget allows."""
+        return self.engine.accountant.affordable(stage) if self.engine.accountant else stage.rounds
 
     def _eligible(self, stage: Stage) -> list[ClientInfo]:
         """The clients of the stage's side that take part in training."""
@@ -317,6 +343,7 @@ class _Walk:
             round=round_,
             rounds=stage.rounds,
             clients=tuple(clients),
+            cohort=stage.selection.count(len(clients), max(round_, 1), stage.rounds),
             domains=domains,
             aggregation=stage.aggregation,
             bench=Workbench(
@@ -363,7 +390,8 @@ class _Walk:
         )
 
 
-def _going_on(stage: Stage, round_: int, figures: Mapping[str, float]) -> str:
-    """For people who wait: the round, and the loss that was reported last."""
+def _going_on(stage: Stage, round_: int, figures: Mapping[str, float], spent: Sequence[PrivacySpent]) -> str:
+    """For people who wait: the round, the loss that was reported last, and what was spent of privacy."""
     loss = f", loss {figures['loss']:.3g}" if "loss" in figures else ""
-    return f"round {round_} of {stage.rounds}{loss}"
+    epsilon = "".join(f", epsilon {each.epsilon:.3g} at delta {each.delta:.0e}" for each in spent)
+    return f"round {round_} of {stage.rounds}{loss}{epsilon}"

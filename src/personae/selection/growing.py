@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from personae.core.algorithm import ClientInfo
+from personae.core.mechanism import Together
 from personae.core.selection import Occasion, Selection
 
 
@@ -32,3 +33,6 @@ class Growing(Selection):
 
     def select(self, occasion: Occasion) -> list[ClientInfo]:
         return occasion.drawn(self.count(len(occasion.clients), occasion.round, occasion.rounds))
+
+    def draw(self, eligible: int, round_: int, rounds: int) -> Together:
+        return Together(self.count(eligible, round_, rounds), eligible)

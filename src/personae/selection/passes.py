@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.mechanism import Certain
 from personae.core.selection import Occasion, Selection
 
 
@@ -36,6 +37,9 @@ class Passes(Selection):
         order = torch.randperm(len(occasion.clients), generator=occasion.generator("pass", number))
         begin, end = self._bounds(len(occasion.clients), occasion.round)
         return occasion.at(order[begin:end].tolist())
+
+    def draw(self, eligible: int, round_: int, rounds: int) -> Certain:  # noqa: ARG002
+        return Certain((round_ - 1) // self._cohorts(eligible))
 
     def _cohorts(self, eligible: int) -> int:
         return ceil(eligible / self.clients)

@@ -273,8 +273,11 @@ def test_what_an_answer_may_hold_follows_from_the_network() -> None:
 def test_what_cannot_run_over_a_network_is_refused_before_it_starts() -> None:
     central = {"name": "pooled", "algorithm": {"name": "central"}}
     oracle = {"name": "bound", "algorithm": {"name": "oracle"}}
+    noise = {"name": "noise", "norm": 1.0, "multiplier": 1.0, "randomness": "seed"}
+    predictable = {"name": "hidden", "algorithm": {"name": "fedpe"}, "layers": [noise]}
     for changes, complaint in (
         ({"stages": [central]}, "stage pooled: central needs everybody's faces in one place"),
+        ({"stages": [predictable]}, "stage hidden: its noise follows from the seed, which every client is sent"),
         ({"stages": [oracle]}, "stage bound: oracle shows every client the class embeddings of all others"),
         ({"partition": {"by": "equal", "clients": 3, "new_clients": 2}}, "new_clients is 2 of 2 clients"),
         ({"partition": {"by": "domain", "source": "web"}}, "source is 'web', and no client has a key of that name"),

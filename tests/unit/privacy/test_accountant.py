@@ -1,0 +1,268 @@
+"""Epsilon, computed again: from the formula of the Gaussian mechanism, by integration, and from published figures."""
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from personae.algorithms import Adapt, Central, Cluster, FedGC, FedPE, Pretrain
+from personae.core.events import PrivacySpent, TrainingRound
+from personae.core.layer import layered
+from personae.core.selection import Everybody, Selection
+from personae.errors import ConfigError
+from personae.layers import Clip, LocalNoise, Noise
+from personae.privacy import accountant
+from personae.privacy.accountant import Accountant, Budget, in_words, spent
+from personae.selection import BySamples, FixedCount, Growing, HighestLoss, Passes, Poisson, Share
+from toys import stage_of
+
+DELTA = 1e-5
+
+
+def noised(multiplier: float, rounds: int, selection: Selection | None = None, name: str = "train", **options: Any):
+    layer = Noise(norm=1.0, multiplier=multiplier, **options)
+    return stage_of(layered(FedPE(), layer), name=name, rounds=rounds, selection=selection or Everybody())
+
+
+def epsilon(*stages: Any, clients: int = 100, **budget: Any) -> float:
+    accounts = Accountant(stages, {stage.name: clients for stage in stages}, Budget(delta=DELTA, **budget))
+    (found,) = accounts.spent(stages[-1], stages[-1].rounds)
+    return found.epsilon
+
+
+def analytic(sigma: float, delta: float = DELTA) -> float:
+    """Balle and Wang, 2018: the least epsilon of a Gaussian mechanism of sensitivity 1."""
+
+    def excess(epsilon: float) -> float:
+        near, far = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        return float(ndtr(near) - math.exp(epsilon) * ndtr(far)) - delta
+
+    return float(brentq(excess, 1e-9, 200))
+
+
+def integrated(rate: float, sigma: float, delta: float = DELTA) -> float:
+    """One round of Poisson sampling: the hockey-stick divergence of both directions on a fine grid."""
+    x = np.linspace(-40 * sigma, 40 * sigma + 1, 2_000_001)
+
+    def density(centre: float) -> Any:
+        return np.exp(-((x - centre) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+
+    without, within = density(0), (1 - rate) * density(0) + rate * density(1)
+
+    def excess(epsilon: float) -> float:
+        ways = ((within, without), (without, within))
+        return max(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x) for p, q in ways) - delta
+
+    return float(brentq(excess, 1e-6, 50))
+
+
+@pytest.mark.parametrize(("multiplier", "rounds"), [(0.7, 1), (2.0, 1), (5.0, 30), (20.0, 400)])
+def test_everybody_in_every_round_is_a_gaussian_mechanism_with_less_noise(multiplier: float, rounds: int) -> None:
+    exact = analytic(multiplier / math.sqrt(rounds))
+    tight, loose = (epsilon(noised(multiplier, rounds), accountant=method) for method in ("pld", "rdp"))
+    assert exact <= tight < 1.001 * exact
+    assert tight < loose < 1.35 * exact
+
+
+@pytest.mark.parametrize(("rate", "multiplier"), [(0.1, 1.0), (0.5, 2.0), (0.01, 0.6)])
+def test_a_round_of_poisson_sampling_by_integration(rate: float, multiplier: float) -> None:
+    found = epsilon(noised(multiplier, 1, Poisson(rate=rate)))
+    assert found == pytest.approx(integrated(rate, multiplier), rel=2e-3)
+    assert found < analytic(multiplier)
+
+
+def test_many_rounds_of_poisson_sampling_by_moments() -> None:
+    """The moments of Mironov, Talwar and Zhang (2019) at whole orders, and their conversion as by Canonne et al."""
+    rate, sigma, rounds = 0.02, 1.1, 500
+
+    def moment(order: int) -> float:
+        logs = [
+            math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+            + (order - k) * math.log1p(-rate) + k * math.log(rate) + (k * k - k) / (2 * sigma**2)
+            for k in range(order + 1)
+        ]  # fmt: skip
+        return float(np.logaddexp.reduce(logs)) / (order - 1)
+
+    bound = min(
+        rounds * moment(order) + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+        for order in range(2, 64)
+    )
+    stage = noised(sigma, rounds, Poisson(rate=rate))
+    by_moments, by_losses = (epsilon(stage, accountant=method) for method in ("rdp", "pld"))
+    assert by_moments == pytest.approx(bound, rel=0.02)
+    assert 0.8 * by_moments < by_losses < by_moments
+
+
+def test_the_published_figure_of_the_moments_accountant() -> None:
+    """Abadi et al. (2016), Section 3.1: q = 0.01, sigma = 4 and T = 10000 give epsilon 1.26 at delta 1e-5."""
+    stage = noised(4.0, 10_000, Poisson(rate=0.01))
+    assert 0.9 < epsilon(stage) < epsilon(stage, accountant="rdp") < 1.27
+
+
+def test_a_fixed_number_without_replacement() -> None:
+    """The general bound of Wang, Balle and Kasiviswanathan (2019), Theorem 9, for a sensitivity of 2."""
+    cohort, of, sigma, rounds = 20, 1000, 3.0, 50
+    rate, own = cohort / of, sigma / 2
+
+    def moment(order: int) -> float:
+        logs = [0.0, 2 * math.log(rate) + math.log(math.comb(order, 2))
+                + min(math.log(4 * math.expm1(1 / own**2)), 1 / own**2 + math.log(2))]  # fmt: skip
+        logs += [
+            j * math.log(rate) + math.log(math.comb(order, j)) + (j - 1) * j / (2 * own**2) + math.log(2)
+            for j in range(3, order + 1)
+        ]
+        return float(np.logaddexp.reduce(logs)) / (order - 1)
+
+    bound = min(
+        rounds * moment(order) + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+        for order in range(2, 200)
+    )
+    stage = noised(sigma, rounds, FixedCount(clients=cohort))
+    found = epsilon(stage, clients=of)
+    assert found <= 1.001 * bound
+    assert found > epsilon(noised(sigma, rounds, Poisson(rate=rate)), clients=of)
+    assert found == epsilon(noised(sigma, rounds, Share(share=rate)), clients=of)
+
+
+def test_cohorts_that_grow_cost_what_each_of_them_costs() -> None:
+    growing = epsilon(noised(4.0, 3, Growing(first=10, last=30)))
+    least, most = (epsilon(noised(4.0, 3, FixedCount(clients=number))) for number in (10, 30))
+    assert least < growing < most
+
+
+def test_who_is_asked_once_in_a_pass_pays_once() -> None:
+    passes = Passes(clients=25)  # four cohorts of a hundred clients
+    for rounds, times in ((4, 1), (5, 2), (12, 3)):
+        assert epsilon(noised(3.0, rounds, passes)) == epsilon(noised(3.0, times))
+
+
+def test_a_draw_of_everybody_is_no_draw() -> None:
+    plain = epsilon(noised(3.0, 5))
+    assert epsilon(noised(3.0, 5, Poisson(rate=1.0))) == plain
+    assert epsilon(noised(3.0, 5, FixedCount(clients=100)), accountant="rdp") == epsilon(
+        noised(3.0, 5), accountant="rdp"
+    )
+
+
+def test_noise_of_a_client_is_for_any_two_sets_of_faces_and_every_round() -> None:
+    layer = LocalNoise(norm=1.0, multiplier=20.0)
+    for selection in (Everybody(), Poisson(rate=0.1), FixedCount(clients=3)):
+        stage = stage_of(layered(FedPE(), layer), rounds=9, selection=selection)
+        (found,) = Accountant((stage,), {stage.name: 100}, Budget(delta=DELTA)).spent(stage, 9)
+        assert found.against == "server"
+        assert found.epsilon == pytest.approx(analytic(10.0 / 3), rel=1e-3)
+
+
+def test_who_knows_the_cohorts_gains_nothing_from_sampling() -> None:
+    stage = noised(3.0, 4, Poisson(rate=0.1))
+    (known,) = Accountant((stage,), {"train": 100}, cohorts_known=True).spent(stage, 4)
+    assert known.epsilon == pytest.approx(analytic(1.5), rel=1e-3)
+    passes = noised(3.0, 8, Passes(clients=25))
+    (known,) = Accountant((passes,), {"train": 100}, cohorts_known=True).spent(passes, 8)
+    assert known.epsilon == pytest.approx(analytic(3 / math.sqrt(2)), rel=1e-3)
+
+
+def test_stages_add_up() -> None:
+    first, second = noised(4.0, 3, name="first"), noised(6.0, 5, name="second")
+    exact = analytic((3 / 16 + 5 / 36) ** -0.5)
+    assert epsilon(first, second) == pytest.approx(exact, rel=1e-3)
+    assert epsilon(stage_of(Pretrain(), name="public"), first, second) == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("selection", [BySamples(clients=2), HighestLoss(clients=2, candidates=4)])
+def test_choices_by_what_clients_hold_are_refused(selection: Selection) -> None:
+    """A stage refuses them already, since nothing is sent to choose by; an accountant would, too."""
+    with pytest.raises(ConfigError, match="does not disclose"):
+        noised(1.0, 2, selection)
+
+    class Unsaid(FixedCount):
+        def draw(self, eligible: int, round_: int, rounds: int) -> None:  # type: ignore[override]
+            return None
+
+    with pytest.raises(ConfigError, match="stage train: epsilon cannot be stated, since selection count may choose"):
+        epsilon(noised(1.0, 2, Unsaid(clients=2)))
+    assert selection.draw(10, 1, 2) is None
+
+
+def test_two_kinds_of_draws_have_no_accountant() -> None:
+    stages = noised(2.0, 2, Poisson(rate=0.1), name="a"), noised(2.0, 2, FixedCount(clients=3), name="b")
+    with pytest.raises(ConfigError, match="no accountant has both"):
+        epsilon(*stages)
+
+
+def test_a_run_without_noise_has_no_epsilon() -> None:
+    stage = stage_of(layered(FedPE(), Clip(norm=1.0)), rounds=2)
+    assert Accountant((stage,), {stage.name: 4}).spent(stage, 2) == []
+    assert spent([TrainingRound(stage="a", round=1, participants=(), rejected={}, failed={}, scalars={})]) == []
+
+
+def test_what_leaves_without_noise_in_any_stage_is_said() -> None:
+    plain, last = stage_of(FedPE(), name="plain"), noised(4.0, 2, name="last")
+    for others, complete in (
+        ((plain,), False),
+        ((stage_of(Central(), name="pooled"),), False),
+        ((stage_of(Pretrain(), name="public"), stage_of(Cluster(), name="figures")), True),
+        ((stage_of(Adapt(), name="alone"),), True),
+    ):
+        recipe = (*others, last)
+        accounts = Accountant(recipe, {stage.name: 9 for stage in recipe})
+        (found,) = accounts.spent(last, 2)
+        assert found.complete is complete
+        assert ("for the rest that leaves: none" in in_words(found)) is not complete
+    assert Accountant((last, plain), {"last": 9, "plain": 9}).spent(plain, 1)[0].complete is False
+
+
+def test_a_budget_ends_a_stage_before_it_is_exceeded() -> None:
+    stage = noised(5.0, 100)
+    accounts = Accountant((stage,), {"train": 10}, Budget(epsilon=4.0, delta=DELTA))
+    last = accounts.affordable(stage)
+    assert analytic(5 / math.sqrt(last)) <= 4 < analytic(5 / math.sqrt(last + 1))
+    assert accounts.spent(stage, last)[0].epsilon <= 4 < accounts.spent(stage, last + 1)[0].epsilon
+    remark = accounts.remark(stage)
+    assert remark is not None
+    assert remark.startswith(f"stage train stops after round {last} of 100: the budget is epsilon 4 at delta 1e-05")
+    assert Accountant((stage,), {"train": 10}, Budget(epsilon=40.0)).remark(stage) is None
+
+
+def test_a_budget_that_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"budget: stage plain sends ModelState without noise"):
+        epsilon(stage_of(FedPE(), name="plain"), noised(5.0, 3), epsilon=8.0)
+    with pytest.raises(ConfigError, match=r"budget: stage pooled sends the faces of all clients"):
+        epsilon(stage_of(Central(), name="pooled"), epsilon=8.0)
+    with pytest.raises(ConfigError, match=r"nothing of epsilon 1 is left for stage train"):
+        epsilon(noised(0.5, 3), epsilon=1.0)
+    for wrong in ({"epsilon": 0.0}, {"delta": 0.0}, {"delta": 1.0}):
+        with pytest.raises(ValueError, match="it must be"):
+            Budget(**wrong)
+
+
+def test_class_embeddings_are_no_part_of_a_budget() -> None:
+    with pytest.raises(ConfigError, match="sends ModelState, ClassEmbeddings without noise"):
+        epsilon(stage_of(FedGC()), epsilon=8.0)
+
+
+def test_the_last_word_of_the_records_is_what_was_spent() -> None:
+    stage = noised(5.0, 3)
+    accounts = Accountant((stage,), {"train": 10})
+    events: list[PrivacySpent] = [event for round_ in (1, 2, 3) for event in accounts.spent(stage, round_)]
+    assert spent(events) == accounts.spent(stage, 3)
+    assert [event.epsilon for event in events] == sorted({event.epsilon for event in events})
+    assert in_words(events[0]).startswith(f"epsilon {events[0].epsilon:.3g} at delta 1e-05 for each client")
+
+
+def test_without_the_extra_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any, **others: Any) -> Any:
+        if name.startswith("dp_accounting"):
+            raise ImportError(name)
+        return real(name, *rest, **others)
+
+    accountant._epsilon.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ConfigError, match=r"personae\[privacy\]"):
+        epsilon(noised(5.0, 3))
