@@ -16,6 +16,7 @@ from personae.commands import (
     data,
     deployment,
     evaluation,
+    keeping,
     partition,
     privacy,
     recipes,
@@ -52,6 +53,7 @@ app.add_typer(partition.app)
 app.add_typer(recipes.app)
 app.add_typer(deployment.app)
 app.add_typer(recognition.app)
+app.add_typer(keeping.app)
 app.add_typer(data.app, name="data")
 app.add_typer(about.app)
 

@@ -20,6 +20,7 @@ from personae.experiment.forgotten import Forgotten
 from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
 from personae.experiment.overrides import absolute, apply, begins_anew
 from personae.experiment.recipes import absent, folder_of, locate
+from personae.experiment.retention import Retention
 from personae.experiment.section import Section
 from personae.experiment.sources import Data, Source
 from personae.experiment.stages import StageSection
@@ -82,6 +83,7 @@ class Experiment(Section):
     firewall: Firewall = Field(default_factory=Firewall)
     budget: Budget = Field(default_factory=Budget)
     tracking: Tracking = Tracking()  # where figures go besides the run's own folder
+    retention: Retention = Retention()  # how long its run keeps what
     forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
     audit: AuditSection = AuditSection()  # what is measured of the run's privacy
 
@@ -118,7 +120,7 @@ class Experiment(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Every value that a result depends on, given or by default, as plain data."""
-        left_out = {"tracking", "audit"} if self.forgotten else {"tracking", "audit", "forgotten"}
+        left_out = {"tracking", "retention", "audit"} | (set() if self.forgotten else {"forgotten"})
         plain: dict[str, Any] = json.loads(self.model_dump_json(exclude=left_out))
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()

@@ -5,8 +5,10 @@ do if it never answered. Nobody holds its faces.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +32,15 @@ def pseudonym(client: str, person: str) -> str:
     """What stands for a person's name in files. It hides the name from readers, not from whoever guesses it."""
     key = hashlib.blake2b(client.encode(), digest_size=16).digest()
     return MARK + hashlib.blake2b(person.encode(), key=key, digest_size=16).hexdigest()
+
+
+def forgotten_in(run: Path) -> tuple[Forgotten, ...]:
+    """Whom a run was made to forget: that holds for as long as it is resumed."""
+    try:
+        known = json.loads((run / "config.json").read_text())
+        return tuple(Forgotten(**each) for each in known.get("forgotten", ()))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return ()  # no run, or a damaged one, of which whoever opens it will tell
 
 
 def absent(forgotten: Iterable[Forgotten]) -> frozenset[str]:

@@ -21,6 +21,7 @@ from personae.experiment.assembly import checkpoints_of, federation_of
 from personae.experiment.config import parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import OwnFaces, own_faces, public_faces, public_source
+from personae.experiment.forgotten import absent
 from personae.experiment.home import OwnRun
 from personae.experiment.materials import Materials
 from personae.models import Network
@@ -52,6 +53,8 @@ def personal_weights(
     materials = Materials(experiment, Execution(acceleration=speed, progress=progress, cache=cache))
     if client not in materials.clients.clients:
         raise ConfigError(f"{run}: no client is called {client!r}; there are {', '.join(materials.clients.clients)}")
+    if client in absent(experiment.forgotten):
+        raise ConfigError(f"{run}: {client} was forgotten, and with it its personal model")
     # Features of public faces, if any are asked for, go to a folder that nobody else uses.
     with tempfile.TemporaryDirectory() as scratch, torch_threads(1):  # a client works with one thread
         public = None if materials.public is None else SharedFaces(materials.public.samples(), Path(scratch))

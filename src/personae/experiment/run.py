@@ -15,14 +15,18 @@ from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.evaluator import benchmarks_of
 from personae.experiment.execution import Execution
+from personae.experiment.forgotten import forgotten_in
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
+from personae.experiment.retention import write_schedule
 from personae.experiment.rundir import RunDirectory, environment
 from personae.progress import Notify, Progress, silent, unheard
 from personae.report.html import write_report
 from personae.runtime.engine import Engine
+from personae.runtime.excluded import Exclusions
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
+from personae.runtime.past import Past
 from personae.runtime.public import SharedFaces
 from personae.runtime.recording import Recording
 from personae.runtime.store import inherit
@@ -94,6 +98,7 @@ def conduct(
     execution: Execution | None = None,
     *,
     begin: Path | None = None,
+    past: Past | None = None,
     resume: bool = False,
     listen: Callable[[Event], None] = unheard,
     connect: Connect = local_transport,
@@ -101,17 +106,21 @@ def conduct(
     """Run it without a report. `connect` is how its clients are reached.
 
     `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
-    it ended with is taken over to the bit, and only the last stage runs here.
+    it ended with is taken over to the bit, and only the last stage runs here. `past` is what is taken over of a run
+    that is trained again in part.
     """
     execution = execution or Execution()
     workers, device, speed = execution.workers, execution.device, execution.acceleration
     experiment.require_private()
+    if resume and not experiment.forgotten:
+        experiment = experiment.model_copy(update={"forgotten": forgotten_in(out)})
     followed = trackers_called((*experiment.tracking.trackers, *execution.trackers))
     config, recipe = experiment.resolved(), experiment.recipe
     initial_weights(experiment, speed)  # if they cannot be read, no folder is begun
     where = environment(device, workers, speed)
     run = RunDirectory.open(out, config, recipe, where, resume=resume, notify=execution.notify)
     try:
+        write_schedule(out, experiment.retention)
         materials = Materials(experiment, execution)
         public = None if materials.public is None else SharedFaces(materials.public.samples(), out / "public")
         federation = federation_of(
@@ -141,9 +150,12 @@ def conduct(
                     public=public.samples if public else None,
                     pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                     listeners=(track, listen),
+                    past=past,
                 )
                 if begin is not None and engine.checkpoints.latest() is None:
                     _inherit(engine, begin, out)
+                if past is not None and engine.checkpoints.latest() is None:
+                    _take_over(past, out)
                 engine.run()
         finally:
             transport.close()
@@ -151,6 +163,14 @@ def conduct(
                 public.clear()
     finally:
         run.close()
+
+
+def _take_over(past: Past, out: Path) -> None:
+    """What clients kept in the rounds that are not trained again, and who is out of the run."""
+    if past.private is not None:
+        gone = [past.forgotten] if past.forgotten else []
+        inherit(out / "private", past.private, past.rounds, gone)
+        Exclusions.of(out).take_over(Exclusions.of(past.private.parent), gone)
 
 
 def _inherit(engine: Engine, begin: Path, out: Path) -> None:

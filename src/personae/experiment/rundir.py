@@ -23,6 +23,7 @@ from personae.core.layer import described
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
+from personae.experiment.retention import SCHEDULE
 from personae.files import hold, private_folder, replacing, sweep, write_text
 from personae.privacy.disclosure import descriptions, leaves
 from personae.progress import Notify, unheard
@@ -44,6 +45,7 @@ OWN = {  # what a run puts into its folder before it has completed a round
         "ledger.jsonl",
         "timing.jsonl",
         EXCLUDED,
+        SCHEDULE,
         LOCK,
     ),
     *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking", "audit"),

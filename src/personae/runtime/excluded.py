@@ -69,6 +69,11 @@ class Exclusions:
             name for name, last in {each.client: each for each in self.decisions()}.items() if last.excluded
         )
 
+    def take_over(self, other: Self, gone: Collection[str]) -> None:
+        """The decisions of another run, but for those about clients that are gone."""
+        if kept := tuple(each for each in other.decisions() if each.client not in gone):
+            write_bytes(self.path, _DECISIONS.dump_json(kept, indent=1) + b"\n", private=True)
+
     def decide(
         self,
         *,

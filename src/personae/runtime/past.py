@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 from personae.core.events import Event, RoundTime, RoundWarning, TrainingRound, Transfer
@@ -26,6 +27,7 @@ class Past:
     rounds: Mapping[str, int]  # by stage: how many of its rounds, the first ones
     checkpoints: Checkpoints  # of the earlier run
     records: Sequence[Event | Transfer | RoundTime]  # of the earlier run, in the order in which they were written
+    private: Path | None = None  # where its clients kept what never left them
     forgotten: str | None = None
     index: int | None = None  # of that client
 

@@ -4,6 +4,7 @@ from personae.screen.about import algorithm, algorithms, disclosure, findings, l
 from personae.screen.attacking import trial
 from personae.screen.demo import demo
 from personae.screen.faces import aligned, holdings, inspection, packed
+from personae.screen.keeping import forgetting, forgotten, has_forgotten, purged
 from personae.screen.privacy import audit
 from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
 from personae.screen.results import comparison
@@ -25,6 +26,9 @@ __all__ = [
     "findings",
     "findings_of_claims",
     "forecast",
+    "forgetting",
+    "forgotten",
+    "has_forgotten",
     "holdings",
     "inspection",
     "layer",
@@ -35,6 +39,7 @@ __all__ = [
     "paths",
     "people",
     "proposal",
+    "purged",
     "recipes",
     "trial",
     "watch",

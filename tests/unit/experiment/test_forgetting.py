@@ -1,0 +1,341 @@
+"""A run that has forgotten a client, or a person, is to the bit one in which these never took part."""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from killing import RECIPE, SETTINGS, results
+from personae.core.stage import Stage
+from personae.data import Split
+from personae.data.clients import PartitionedFaces
+from personae.errors import ConfigError, DataError
+from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
+from personae.experiment.forgetting import Forgetting, forget, model_digests, plan_forgetting
+from personae.experiment.forgotten import pseudonym
+from personae.experiment.materials import Materials
+from personae.experiment.personal import personal_weights
+from personae.experiment.run import conduct, run_experiment
+from personae.files import hold
+from personae.privacy.forgotten_log import LOG, operator_key, read_log, verify
+from personae.runtime.checkpoint import Checkpoints
+from personae.runtime.federation import Federation
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.transport import Answer, Failure, Request
+
+EXPERIMENT = load_experiment(RECIPE, SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, faces_cache: Path) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    run_experiment(EXPERIMENT, out, cache=faces_cache)
+    return out
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def clients(faces_cache: Path) -> tuple[str, ...]:
+    return Materials(EXPERIMENT, Execution(cache=faces_cache)).clients.clients
+
+
+@pytest.fixture
+def execution(faces_cache: Path) -> Execution:
+    return Execution(cache=faces_cache)
+
+
+class NeverAnswers(SameProcess):
+    lost = ""
+
+    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
+        asked = list(requests)
+        yield from super().exchange(request for request in asked if request.client.name != self.lost)
+        yield from (Failure(each.client, "it never answers") for each in asked if each.client.name == self.lost)
+
+
+def carry_out(planned: Forgetting, execution: Execution) -> Any:
+    return forget(planned, execution, operator_key())
+
+
+def plan(run: Path, execution: Execution, client: str | None, person: str | None = None, **options: Any) -> Forgetting:
+    return plan_forgetting(run, client, person, execution=execution, **options)
+
+
+def without_client(experiment: Any, out: Path, execution: Execution, lost: str, patch: pytest.MonkeyPatch) -> Path:
+    """The run in which this client never answers, and whose pooled faces are those of the others."""
+    rows = PartitionedFaces.pooled_rows
+
+    def pooled_rows(self: PartitionedFaces, split: Split, clients: Sequence[str] | None = None) -> Any:
+        names = self.clients if clients is None else clients
+        return rows(self, split, [name for name in names if name != lost])
+
+    def transport(federation: Federation, *_: Any) -> SameProcess:
+        found = NeverAnswers(federation)
+        found.lost = lost
+        return found
+
+    with patch.context() as patched:
+        patched.setattr(PartitionedFaces, "pooled_rows", pooled_rows)
+        conduct(experiment, out, execution, connect=transport)
+    return out
+
+
+def parts(run: Path, *names: str) -> dict[str, bytes]:
+    return {name: content for name, content in results(run).items() if name.split("/")[0] in names}
+
+
+def test_a_forgotten_client_is_one_that_never_answered(
+    run: Path, clients: tuple[str, ...], execution: Execution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = clients[1]
+    planned = plan(run, execution, lost)
+    assert planned.rounds == {"pretrain": 2}
+    assert planned.again == ("federate", "central")
+    old = model_digests(run)
+    entry = carry_out(planned, execution)
+
+    never = without_client(EXPERIMENT, tmp_path / "never", execution, lost, monkeypatch)
+    assert model_digests(run) == model_digests(never) == entry.after
+    assert parts(run, "evaluation") == parts(never, "evaluation")
+    assert {name: old[name] == entry.after[name] for name in old} == {
+        "models/pretrain.safetensors": True,
+        "models/federate.safetensors": False,
+        "models/central.safetensors": False,
+    }
+    anew = tmp_path / "anew"
+    conduct(planned.after, anew, execution)  # all of it, nothing taken over
+    assert results(run) == results(anew)
+
+    for path in (run / "metrics.jsonl", run / "ledger.jsonl"):
+        assert lost not in path.read_text()
+    assert (run / "report.html").read_text().count(lost) == 1  # in the settings, which say who was forgotten
+    assert not (run / "private" / lost).exists()
+    assert not list(run.parent.glob(".run.*"))
+    assert read_log(run) == verify(run).entries == (entry,)
+    assert entry.before == old
+
+
+def test_a_resumed_run_does_not_remember_again(run: Path, clients: tuple[str, ...], execution: Execution) -> None:
+    carry_out(plan(run, execution, clients[0]), execution)
+    known = results(run)
+    conduct(EXPERIMENT, run, execution, resume=True)  # as from the file, which says nothing of it
+    assert results(run) == known
+    with pytest.raises(ConfigError, match=f"{clients[0]} was forgotten"):
+        personal_weights(run, clients[0], "federate", cache=execution.cache)
+
+
+def test_a_second_one_is_forgotten_besides(run: Path, clients: tuple[str, ...], execution: Execution) -> None:
+    carry_out(plan(run, execution, clients[0]), execution)
+    carry_out(plan(run, execution, clients[2]), execution)
+    assert [entry.client for entry in verify(run).entries] == [clients[0], clients[2]]
+    named = (run / "metrics.jsonl").read_text()
+    assert [name for name in clients if name in named] == [clients[1], clients[3]]
+
+
+class Killed(BaseException):
+    pass
+
+
+def _at_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    save = Checkpoints.save
+
+    def saving(self: Checkpoints, stage: Stage, round_: int, *rest: Any) -> None:
+        save(self, stage, round_, *rest)
+        if (stage.name, round_) == ("federate", 2):
+            raise Killed
+
+    patch.setattr(Checkpoints, "save", saving)
+
+
+def _at_taking_over(patch: pytest.MonkeyPatch) -> None:
+    save = Checkpoints.save
+
+    def saving(self: Checkpoints, stage: Stage, round_: int, *rest: Any) -> None:
+        if stage.name == "pretrain":
+            raise Killed
+        save(self, stage, round_, *rest)
+
+    patch.setattr(Checkpoints, "save", saving)
+
+
+def _at_rename(count: int) -> Any:
+    def install(patch: pytest.MonkeyPatch) -> None:
+        rename, seen = Path.rename, 0
+
+        def renaming(self: Path, target: Path) -> Path:
+            nonlocal seen
+            seen += 1
+            if seen == count:
+                raise Killed
+            return rename(self, target)
+
+        patch.setattr(Path, "rename", renaming)
+
+    return install
+
+
+def _at_cleaning(patch: pytest.MonkeyPatch) -> None:
+    remove = shutil.rmtree
+
+    def removing(path: Path, *rest: Any, **options: Any) -> None:
+        if Path(path).name != ".run.forgotten":
+            return remove(path, *rest, **options)
+        (path / "config.json").unlink()
+        raise Killed
+
+    patch.setattr(shutil, "rmtree", removing)
+
+
+@pytest.mark.parametrize(
+    ("install", "done"),
+    [
+        (_at_taking_over, False),
+        (_at_checkpoint, False),
+        (_at_rename(1), False),
+        (_at_rename(2), True),
+        (_at_cleaning, True),
+    ],
+)
+def test_what_is_killed_half_way_goes_on(
+    install: Any, done: bool, run: Path, clients: tuple[str, ...], execution: Execution, tmp_path: Path
+) -> None:
+    whole = shutil.copytree(run, tmp_path / "whole")
+    untouched = results(run)
+    carry_out(plan(whole, execution, clients[1]), execution)
+    with pytest.MonkeyPatch.context() as patch:
+        planned = plan(run, execution, clients[1])
+        install(patch)
+        with pytest.raises(Killed):
+            carry_out(planned, execution)
+    if not done:
+        assert results(run) == untouched  # the old one stays until the new one is finished
+        carry_out(plan(run, execution, clients[1]), execution)
+    else:
+        with pytest.raises(ConfigError, match="was forgotten already"):
+            plan(run, execution, clients[1])
+    assert results(run) == results(whole)
+    assert [entry.client for entry in verify(run).entries] == [clients[1]]
+    assert not list(run.parent.glob(".run.*"))
+
+
+def test_another_forgetting_waits_until_the_first_is_finished(
+    run: Path, clients: tuple[str, ...], execution: Execution
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        planned = plan(run, execution, clients[1])
+        _at_checkpoint(patch)
+        with pytest.raises(Killed):
+            carry_out(planned, execution)
+    with pytest.raises(ConfigError, match="a forgetting of somebody else"):
+        carry_out(plan(run, execution, clients[2]), execution)
+
+
+# ------------------------------------------------------------------------------------------------------------ a person
+
+
+def test_a_forgotten_person_is_one_whom_the_client_never_had(
+    run: Path, clients: tuple[str, ...], execution: Execution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    materials = Materials(EXPERIMENT, execution)
+    holder = clients[2]
+    held = materials.partition.rows(holder)
+    code = int(materials.private.identity[held[0]])
+    person = materials.private.identities[code]
+    entry = carry_out(plan(run, execution, holder, person), execution)
+    assert entry.person == pseudonym(holder, person)
+    assert person not in (run / LOG).read_text()
+    assert person not in (run / "config.json").read_text()
+
+    never = tmp_path / "never"  # the faces are taken away from the client by hand
+    whole = Materials.partition.func  # type: ignore[attr-defined]
+
+    def partition(self: Materials) -> Any:
+        found = whole(self)
+        gone = (found.client == found.clients.index(holder)) & (self.private.identity == code)
+        found.client[np.flatnonzero(gone)] = -1
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Materials, "partition", property(partition))
+        conduct(EXPERIMENT, never, execution)
+    assert model_digests(run) == model_digests(never)
+    assert parts(run, "evaluation", "metrics.jsonl", "ledger.jsonl") == parts(
+        never, "evaluation", "metrics.jsonl", "ledger.jsonl"
+    )
+    assert entry.after != entry.before
+
+
+def test_a_person_is_forgotten_wherever_it_is_held(run: Path, execution: Execution) -> None:
+    person = Materials(EXPERIMENT, execution).private.identities[3]
+    planned = plan(run, execution, None, person)
+    assert [pseudonym(wish.client, person) for wish in planned.wishes] == [wish.person for wish in planned.wishes]
+    with pytest.raises(ConfigError, match=r"the clients hold no faces of 'nobody'"):
+        plan(run, execution, None, "nobody")
+
+
+# -------------------------------------------------------------------------------------------------------- approximately
+
+
+def test_approximate_forgetting_removes_what_it_sent_and_trains_on(
+    run: Path, clients: tuple[str, ...], execution: Execution
+) -> None:
+    lost = clients[1]
+    private = {path.name for path in (run / "private").iterdir()}
+    planned = plan(run, execution, lost, further=2)
+    assert planned.rounds == {"pretrain": 2, "federate": 3}
+    entry = carry_out(planned, execution)
+    assert entry.how.startswith("approximate: its entries removed, and 2 rounds trained on without it: federate")
+    assert "central" in entry.how
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rounds = [line["round"] for line in lines if line["event"] == "round" and line["stage"] == "federate"]
+    assert rounds == [1, 2, 3, 4, 5]
+    assert lost not in str(lines)
+    assert {path.name for path in (run / "private").iterdir()} == private - {lost}
+    with pytest.raises(ConfigError, match="--approximate forgets a client as a whole"):
+        plan(run, execution, clients[2], "somebody", further=1)
+
+
+# -------------------------------------------------------------------------------------------------------------- garbage
+
+
+def test_what_cannot_be_done_is_one_clear_line(run: Path, clients: tuple[str, ...], execution: Execution) -> None:
+    with pytest.raises(ConfigError, match=rf"no client is called '{clients[1]}x'; did you mean {clients[1]}\?"):
+        plan(run, execution, clients[1] + "x")
+    with pytest.raises(ConfigError, match="say whom to forget"):
+        plan(run, execution, None)
+    with pytest.raises(ConfigError, match="no run directory"):
+        plan(run.parent, execution, clients[0])
+    held = hold(run / ".lock", "taken")
+    try:
+        with pytest.raises(ConfigError, match="another process is working in this run"):
+            carry_out(plan(run, execution, clients[0]), execution)
+    finally:
+        held.release()
+
+
+def test_a_run_without_its_faces_is_left_as_it_is(run: Path, clients: tuple[str, ...], execution: Execution) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["private"]["identities"] = 9
+    (run / "config.json").write_text(json.dumps(config))
+    known = results(run)
+    with pytest.raises(DataError, match="not those that this run was trained on"):
+        plan(run, execution, clients[0])
+    config["data"]["private"] = {"source": str(run / "nowhere")}
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="nowhere"):
+        plan(run, execution, clients[0])
+    assert results(run).keys() == known.keys()
