@@ -8,21 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lab import kept_states
 
 from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
+from personae.deployment.forgetting import forget, plan_forgetting
 from personae.deployment.join import Member
-from personae.deployment.plan import NOTICES, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, SERVING, Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
-from personae.errors import QuorumLost
+from personae.errors import ConfigError, QuorumLost
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import deal
+from personae.experiment.forgetting import model_digests
+from personae.experiment.forgotten import Forgotten
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
+from personae.files import hold
+from personae.privacy.forgotten_log import operator_key, verify
 
 EXPERIMENT = {
     "name": "tiny",
@@ -150,3 +156,58 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
     assert "ann: it is not connected" in found["error"]
     notices = (out / NOTICES).read_text().splitlines()
     assert "eve has not connected; the run goes on without it until it does" in notices
+
+
+def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_without_it(
+    experiment: Experiment, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    execution = Execution(cache=tmp_path / "cache")
+    dealt = deal(Materials(experiment, execution), tmp_path / "dealt")
+    names, out, conditions = [path.stem for path in dealt], tmp_path / "out", Conditions(deadline=120, wait=1)
+    gone, left = names[0], names[1:]
+    without = experiment.model_copy(update={"forgotten": (Forgotten(client=gone),)})
+    conduct(without, tmp_path / "alone", execution)
+
+    prepare(experiment, out, names, conditions, resume=False)
+    with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:
+        main(Everyone(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
+    before = model_digests(out)
+
+    entry = forget(plan_forgetting(out, gone), operator_key())
+    assert entry.before == before
+    assert verify(out).entries == (entry,)
+    assert {path.name for path in out.iterdir()} - {".lock"} == {
+        *("config.json", "environment.json", "summary.json", "deployment.json", "forgotten.jsonl", "private"),
+        *("metrics.jsonl", "ledger.jsonl", "timing.jsonl"),
+    }
+    with pytest.raises(ConfigError, match="was forgotten already"):
+        plan_forgetting(out, gone)
+    prepare(experiment, out, left, conditions, resume=True)  # its key may be gone
+    with clients(tmp_path / "homes", dealt[1:], tmp_path_factory.mktemp("desks")) as desks:
+        main(Everyone(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
+    assert model_digests(out) == model_digests(tmp_path / "alone")
+    assert model_digests(out) != before
+    assert gone not in (out / "metrics.jsonl").read_text() + (out / "ledger.jsonl").read_text()
+
+
+def test_what_a_server_cannot_forget_is_one_clear_line(experiment: Experiment, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(experiment, out, ["ann", "bob"], Conditions(), resume=False)
+    with pytest.raises(ConfigError, match=r"no client is called 'anne'; did you mean ann\?"):
+        plan_forgetting(out, "anne")
+    with pytest.raises(ConfigError, match="over a network there is no --approximate"):
+        plan_forgetting(out, "ann", further=3)
+    with pytest.raises(ConfigError, match="say which client"):
+        plan_forgetting(out, None, "somebody")
+    held = hold(out / SERVING, "taken")
+    try:
+        with pytest.raises(ConfigError, match="a server is at work in this run"):
+            forget(plan_forgetting(out, "ann"), Ed25519PrivateKey.generate())
+    finally:
+        held.release()
+    forget(plan_forgetting(out, "ann", "somebody"), Ed25519PrivateKey.generate())  # ann takes part again, from round 1
+    assert Plan.read(out).job.parsed().forgotten == ()
+    forget(plan_forgetting(out, "ann"), Ed25519PrivateKey.generate())
+    with pytest.raises(ConfigError, match="bob is the only client that is left"):
+        plan_forgetting(out, "bob")

@@ -7,14 +7,16 @@ import typer
 
 from personae import screen
 from personae.commands.options import AsJson, Settings, Workers, execution_of
+from personae.deployment.processes import require_flower
 from personae.errors import ConfigError
+from personae.experiment.forgetting import finish_swap, model_digests, plan_forgetting
 from personae.experiment.forgetting import forget as carry_out
-from personae.experiment.forgetting import model_digests, plan_forgetting
 from personae.experiment.purging import due
 from personae.experiment.purging import purge as delete
 from personae.experiment.retention import KINDS
 from personae.interrupts import interruptible
 from personae.privacy.forgotten_log import operator_key, verify
+from personae.report.records import is_networked, read_run
 
 app = typer.Typer()
 
@@ -52,6 +54,10 @@ def forget(
     if check:
         screen.forgotten(verify(run), model_digests(run), as_json)
         return
+    finish_swap(run)
+    if is_networked(read_run(run)):
+        _forget_over_a_network(run, client, person, approximate, key, dry_run, as_json)
+        return
     execution = execution_of(workers=workers)
     forgetting = plan_forgetting(run, client, person, execution=execution, settings=settings or [], further=approximate)
     if dry_run:
@@ -61,6 +67,19 @@ def forget(
     with interruptible(f"stopped; {run} is as it was; the same command goes on with what is done"):
         entry = carry_out(forgetting, execution, signing)
     screen.has_forgotten(forgetting, entry, as_json)
+
+
+def _forget_over_a_network(
+    run: Path, client: str | None, person: str | None, approximate: int, key: Path | None, dry_run: bool, as_json: bool
+) -> None:
+    require_flower()
+    from personae.deployment import forgetting as deployed
+
+    forgetting = deployed.plan_forgetting(run, client, person, further=approximate)
+    if dry_run:
+        screen.forgetting(forgetting, as_json)
+        return
+    screen.has_forgotten(forgetting, deployed.forget(forgetting, operator_key(key)), as_json)
 
 
 @app.command()

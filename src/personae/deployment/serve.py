@@ -26,7 +26,8 @@ from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
-from personae.experiment.config import Experiment
+from personae.experiment.config import Experiment, still_without
+from personae.experiment.forgotten import absent, forgotten_in
 from personae.experiment.rundir import RunDirectory, has_begun
 from personae.experiment.rundir import environment as surroundings
 from personae.experiment.sources import SYNTHETIC
@@ -63,13 +64,16 @@ def prepare(
     A run that has not completed a round makes room for another experiment, as everywhere. Clients to `exclude` are put
     out of it, and those to `include` are let in again.
     """
+    if resume:
+        experiment = still_without(experiment, out)
+    gone = absent(experiment.forgotten)
     config = experiment.resolved()
     where = {**surroundings(conditions.device, 0, Acceleration()), "transport": "flower"}
     left = Plan.read(out) if resume and Plan.is_in(out) else None
     if left is not None and (has_begun(out) or left.job.parsed().resolved() == config):
         with closing(RunDirectory.reopen(out, config)) as run:
             run.compare_versions(where, notify)
-        plan = left.resumed(clients, conditions, Exclusions.of(out).names() - {*include} | {*exclude})
+        plan = left.resumed(clients, conditions, Exclusions.of(out).names() - {*include} | {*exclude} | gone)
     else:
         plan = Plan.new(experiment, clients, conditions)
         require_clients((*exclude, *include), clients)
@@ -109,7 +113,7 @@ def serve(
             include=include,
             notify=notify,
         )
-        excluded = Exclusions.of(out).names()
+        excluded = Exclusions.of(out).names() | absent(forgotten_in(out))
         keys = {name: path for name, path in keys.items() if name not in excluded}
         _tell(experiment, notify)
         job = Plan.read(out).job

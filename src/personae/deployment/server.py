@@ -13,6 +13,7 @@ from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
 from personae.experiment.assembly import engine_of, federation_of
 from personae.experiment.execution import Execution
+from personae.experiment.forgotten import absent
 from personae.experiment.materials import Materials
 from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
@@ -63,7 +64,7 @@ def conduct(grid: Grid, out: Path) -> None:
         transport = GridTransport(
             federation, grid, deadline=conditions.deadline, coding=coding, max_bytes=conditions.max_bytes
         )
-        out_of_it = Exclusions.of(out).names()
+        out_of_it = Exclusions.of(out).names() | absent(experiment.forgotten)
         expected = [name for name in plan.clients if name not in out_of_it]
         for name in transport.gather(expected, conditions.wait):
             execution.notify(f"{name} has not connected; the run goes on without it until it does")

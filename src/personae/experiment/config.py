@@ -16,7 +16,7 @@ from personae.data.decoding import Handling
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain
-from personae.experiment.forgotten import Forgotten
+from personae.experiment.forgotten import Forgotten, forgotten_in
 from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
 from personae.experiment.overrides import absolute, apply, begins_anew
 from personae.experiment.recipes import absent, folder_of, locate
@@ -125,6 +125,12 @@ class Experiment(Section):
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()
         return plain
+
+
+def still_without(experiment: Experiment, run: Path) -> Experiment:
+    """The experiment without those whom its run was made to forget: that holds whenever the run is resumed."""
+    gone = forgotten_in(run)
+    return experiment if experiment.forgotten or not gone else experiment.model_copy(update={"forgotten": gone})
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:

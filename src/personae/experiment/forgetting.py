@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NOT_MEASURED = "not measured"
+MADE = (  # what a run makes of its clients
+    *("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking", "audit"),
+)
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,7 @@ def _is_kept(checkpoints: Checkpoints, stage: Stage) -> bool:
 
 def forget(forgetting: Forgetting, execution: Execution, key: "Ed25519PrivateKey") -> ForgottenEntry:
     """Do it. The run takes the place of the old one when it is finished, checked and logged."""
-    run, out = forgetting.run, _new(forgetting.run)
+    run, out = forgetting.run, folder_of_new(forgetting.run)
     with alone_in(run):
         execution = execution_for(run, execution)
         _require_same_wish(out, forgetting)
@@ -250,16 +254,27 @@ def forget(forgetting: Forgetting, execution: Execution, key: "Ed25519PrivateKey
     return entry
 
 
-def log_and_swap(run: Path, entry: ForgottenEntry, key: "Ed25519PrivateKey") -> None:
-    """Write it down in the new run, and put that in the place of the old one."""
-    out = _new(run)
+def log_and_swap(
+    run: Path,
+    entry: ForgottenEntry,
+    key: "Ed25519PrivateKey",
+    *,
+    left_out: AbstractSet[str] = frozenset(),
+    report: bool = True,
+) -> None:
+    """Write it down in the new run, and put that in the place of the old one.
+
+    What others have put into the old one comes along, but for what is `left_out`.
+    """
+    out = folder_of_new(run)
     (out / LOG).unlink(missing_ok=True)  # of an attempt that was interrupted here
     for name in (LOG, SCHEDULE):
         if (run / name).is_file():
             shutil.copy(run / name, out / name)
     append(out / LOG, entry, key)
-    write_report(out)
-    for other in others_in(run):
+    if report:
+        write_report(out)
+    for other in others_in(run, left_out):
         if not (out / other.name).exists():
             shutil.copytree(other, out / other.name) if other.is_dir() else shutil.copy2(other, out / other.name)
     run.rename(_old(run))
@@ -269,7 +284,7 @@ def log_and_swap(run: Path, entry: ForgottenEntry, key: "Ed25519PrivateKey") -> 
 def finish_swap(run: Path) -> None:
     """What is left to do of an exchange of two folders that was interrupted."""
     if not run.exists() and _old(run).exists():
-        (_new(run) if _new(run).exists() else _old(run)).rename(run)
+        (folder_of_new(run) if folder_of_new(run).exists() else _old(run)).rename(run)
     if run.exists() and _old(run).exists():
         shutil.rmtree(_old(run))
 
@@ -283,7 +298,8 @@ def alone_in(run: Path) -> Iterator[None]:
         held.release()
 
 
-def _new(run: Path) -> Path:
+def folder_of_new(run: Path) -> Path:
+    """Where the run is made that takes the place of this one."""
     return run.absolute().with_name(f".{run.absolute().name}.forgetting")
 
 
@@ -385,16 +401,16 @@ def _require_none(out: Path, gone: Iterable[str], where: str, found: Iterable[st
 # ------------------------------------------------------------------------------------------------------- what holds it
 
 
-def others_in(run: Path) -> list[Path]:
-    """What is in a run's folder and was not put there by the run."""
-    own = OWN | {"report.html", LOG}
+def others_in(run: Path, also: AbstractSet[str] = frozenset()) -> list[Path]:
+    """What is in a run's folder and was not put there by the run; `also` is what else such a run has there."""
+    own = OWN | {"report.html", LOG} | also
     return sorted(path for path in run.iterdir() if path.name not in own and not path.name.startswith("."))
 
 
 def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache: Path | None) -> Iterator[Trace]:
     """Every place that is known to hold something of those who are forgotten."""
     again = "made anew without it"
-    for name in ("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking"):
+    for name in MADE:
         if (run / name).exists():
             yield Trace(str(run / name), again)
     for wish in wishes:

@@ -21,6 +21,7 @@ _PLACES: dict[Kind, tuple[str, ...]] = {
     "private": ("private",),
     "records": ("metrics.jsonl", "ledger.jsonl", "timing.jsonl"),
     "tracking": ("tracking",),
+    "audit": ("audit",),
     "models": ("models",),
 }
 _PURGED = ".purged."  # begins the name of what is being deleted

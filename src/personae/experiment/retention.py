@@ -13,7 +13,7 @@ from personae.experiment.section import Section
 from personae.files import write_text
 
 SCHEDULE = "retention.json"  # in a run's folder
-Kind = Literal["checkpoints", "private", "records", "tracking", "models", "all"]
+Kind = Literal["checkpoints", "private", "records", "tracking", "audit", "models", "all"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1), "y": timedelta(days=365)}
 
@@ -25,6 +25,7 @@ class Retention(Section):
     private: str | None = None  # what clients kept, in a simulation
     records: str | None = None  # figures and the ledger, by client
     tracking: str | None = None  # what trackers were sent
+    audit: str | None = None  # what the server received, where it was recorded for attacks, and what these found
     models: str | None = None  # the shared models
     all: str | None = None  # the folder as a whole
 

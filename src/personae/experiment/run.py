@@ -12,10 +12,9 @@ from personae.core.events import Event
 from personae.data import Split
 from personae.experiment.assembly import engine_of, federation_of, initial_weights
 from personae.experiment.auditing import attacks_called, audit_run
-from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.config import Experiment, load_experiment, still_without
 from personae.experiment.evaluator import benchmarks_of
 from personae.experiment.execution import Execution
-from personae.experiment.forgotten import forgotten_in
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.retention import write_schedule
@@ -112,8 +111,8 @@ def conduct(
     execution = execution or Execution()
     workers, device, speed = execution.workers, execution.device, execution.acceleration
     experiment.require_private()
-    if resume and not experiment.forgotten:
-        experiment = experiment.model_copy(update={"forgotten": forgotten_in(out)})
+    if resume:
+        experiment = still_without(experiment, out)
     followed = trackers_called((*experiment.tracking.trackers, *execution.trackers))
     config, recipe = experiment.resolved(), experiment.recipe
     initial_weights(experiment, speed)  # if they cannot be read, no folder is begun
