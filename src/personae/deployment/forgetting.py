@@ -4,6 +4,7 @@ The faces and private states are with the clients. So the run gets a new number,
 too: nothing of the rounds before is used by anybody. `personae serve --resume` then trains.
 """
 
+import json
 import shutil
 import uuid
 from contextlib import ExitStack
@@ -33,7 +34,6 @@ from personae.experiment.forgotten import Forgotten, absent, pseudonym
 from personae.experiment.rundir import RunDirectory
 from personae.files import hold
 from personae.privacy.forgotten_log import ForgottenEntry
-from personae.report.records import read_run
 from personae.runtime.excluded import Exclusions
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def forget(forgetting: Forgetting, key: "Ed25519PrivateKey") -> ForgottenEntry:
             alone.callback(hold(run / name, taken).release)
         shutil.rmtree(out, ignore_errors=True)
         plan, after = Plan.read(run), forgetting.after
-        RunDirectory.create(out, after.resolved(), after.recipe, read_run(run).environment).close()
+        where = json.loads((run / "environment.json").read_text())
+        RunDirectory.create(out, after.resolved(), after.recipe, where).close()
         job = Job.of(uuid.uuid4().hex, after, plan.job.coding, plan.job.max_bytes)
         replace(plan, job=job).write(out)
         Exclusions.of(out).take_over(Exclusions.of(run), [wish.client] if wish.person is None else [])

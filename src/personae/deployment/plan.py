@@ -122,6 +122,8 @@ def newcomers(experiment: Experiment, clients: Sequence[str]) -> frozenset[str]:
 def _check(experiment: Experiment, clients: Sequence[str]) -> None:
     refuse_references(experiment, experiment.name)
     require_digests(experiment)
+    if experiment.checkpoints.every:
+        raise ConfigError("checkpoints.every is for simulations (personae run): over a network, forgetting begins anew")
     for stage in experiment.recipe:
         if stage.algorithm.pools_faces:
             raise ConfigError(

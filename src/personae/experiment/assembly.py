@@ -55,7 +55,8 @@ def federation_of(
 
 def checkpoints_of(experiment: Experiment, run: Path, digest: str, acceleration: Acceleration) -> Checkpoints:
     """What a run in this folder goes on from; `digest` is of all that determines its result."""
-    return Checkpoints(run / "checkpoints", digest, experiment.recipe, layout_of(experiment, acceleration))
+    layout, every = layout_of(experiment, acceleration), experiment.checkpoints.every
+    return Checkpoints(run / "checkpoints", digest, experiment.recipe, layout, every=every)
 
 
 def engine_of(

@@ -82,6 +82,12 @@ def audit_run(
     return audit
 
 
+def evidence_of(run: Path, experiment: Experiment, execution: Execution) -> dict[str, Evidence]:
+    """What there is to attack in a run, by each of its finished stages in which clients take part."""
+    grounds = _Grounds(run, experiment, Materials(experiment, execution), execution.acceleration)
+    return {stage.name: grounds.evidence(stage, execution.device) for stage in grounds.finished()}
+
+
 def attacks_called(names: Sequence[str]) -> list[PrivacyAttack]:
     """With their usual settings."""
     known = list(PRIVACY_ATTACKS)

@@ -68,6 +68,12 @@ class AuditSection(Section):
         return self
 
 
+class KeptCheckpoints(Section):
+    """Which states of a run stay on disk besides the last two and those at the end of each stage."""
+
+    every: int = Field(default=0, ge=0)  # the state after every so many rounds, and what clients kept then; 0 for none
+
+
 class Experiment(Section):
     """Everything that determines a result."""
 
@@ -84,6 +90,7 @@ class Experiment(Section):
     budget: Budget = Field(default_factory=Budget)
     tracking: Tracking = Tracking()  # where figures go besides the run's own folder
     retention: Retention = Retention()  # how long its run keeps what
+    checkpoints: KeptCheckpoints = KeptCheckpoints()  # which states stay, so that it need not go back to the beginning
     forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
     audit: AuditSection = AuditSection()  # what is measured of the run's privacy
 
@@ -120,7 +127,8 @@ class Experiment(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Every value that a result depends on, given or by default, as plain data."""
-        left_out = {"tracking", "retention", "audit"} | (set() if self.forgotten else {"forgotten"})
+        unset = {name for name in ("forgotten", "checkpoints") if name not in self.model_dump(exclude_defaults=True)}
+        left_out = {"tracking", "retention", "audit"} | unset  # what says nothing is in no config.json
         plain: dict[str, Any] = json.loads(self.model_dump_json(exclude=left_out))
         for section, given in zip(plain["stages"], self.stages, strict=True):
             section |= given.resolved()

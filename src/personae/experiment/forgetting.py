@@ -22,6 +22,7 @@ from personae.core.stage import Stage, predecessors
 from personae.data.pixels import default_cache
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of
+from personae.experiment.auditing import evidence_of
 from personae.experiment.concealed import MARK
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
@@ -33,6 +34,8 @@ from personae.experiment.retention import SCHEDULE
 from personae.experiment.run import conduct
 from personae.experiment.rundir import LOCK, OWN
 from personae.files import hold
+from personae.privacy.audit import PRIVACY_ATTACKS
+from personae.privacy.audit.finding import FILE as AUDIT
 from personae.privacy.forgotten_log import LOG, ForgottenEntry, append
 from personae.report.html import write_report
 from personae.report.records import is_networked, read_events, read_run
@@ -44,8 +47,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NOT_MEASURED = "not measured"
+MEMBERSHIP = "membership"  # the attack that is made before and after
 MADE = (  # what a run makes of its clients
-    *("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking", "audit"),
+    *("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking"),
+    *("audit", AUDIT),
 )
 
 
@@ -75,12 +80,17 @@ class Forgetting:
 
     @property
     def again(self) -> tuple[str, ...]:
-        """The stages that are trained again from their beginning."""
-        return tuple(stage.name for stage in self.after.recipe if not self.rounds.get(stage.name))
+        """The stages that are trained again, from their beginning or from a later round."""
+        if self.further:
+            return tuple(stage.name for stage in self.after.recipe if not self.rounds.get(stage.name))
+        return tuple(stage.name for stage in self.after.recipe if self.rounds.get(stage.name, 0) < stage.rounds)
 
     @property
     def taken(self) -> tuple[str, ...]:
-        return tuple(stage.name for stage in self.after.recipe if self.rounds.get(stage.name))
+        """And what is not, with the rounds where that is a part of a stage."""
+        kept = {stage: self.rounds.get(stage.name, 0) for stage in self.after.recipe}
+        parts = {stage: f"{stage.name} up to round {last}" for stage, last in kept.items()}
+        return tuple(stage.name if last == stage.rounds else parts[stage] for stage, last in kept.items() if last)
 
     @property
     def how(self) -> str:
@@ -119,10 +129,11 @@ def plan_forgetting(
     checkpoints = checkpoints_of(before, run, materials.digest(), execution.acceleration)
     _require_same_faces(run, checkpoints)
     changed: dict[str, Any] = {"forgotten": (*before.forgotten, *wishes)}
-    rounds = _untouched(run, materials, checkpoints, {wish.client for wish in wishes})
+    rounds = _taken_over(run, materials, checkpoints, {wish.client for wish in wishes})
     if further:
         finished = {stage.name: stage.rounds for stage in before.recipe if _is_kept(checkpoints, stage)}
-        longer = {stage.name for stage in before.recipe if stage.algorithm.federated and stage.name not in rounds}
+        whole = {stage.name for stage in before.recipe if rounds.get(stage.name) == stage.rounds}
+        longer = {stage.name for stage in before.recipe if stage.algorithm.federated} - whole
         if not longer or longer - finished.keys():
             raise ConfigError(f"{run}: --approximate goes on from finished federated stages, in which the client was")
         rounds |= {name: finished[name] for name in longer}
@@ -145,12 +156,13 @@ def experiment_of(run: Path, settings: Sequence[str] = ()) -> Experiment:
     content = read_run(run)
     if is_networked(content):
         raise ConfigError(f"{run}: this run is over a network")  # its own way is in deployment/forgetting.py
-    raw = json.loads(json.dumps(content.config))
+    raw, known = json.loads(json.dumps(content.config)), content.config
     for setting in settings:
         apply(raw, setting)
     experiment = parse_experiment(raw, str(run / "config.json"))
-    if settings and experiment.resolved() != json.loads(json.dumps(content.config)):
-        raise ConfigError(f"--set {settings[0]}: this is another experiment than that of {run}; give its secrets alone")
+    if settings and json.loads(json.dumps(experiment.resolved())) != known:
+        place = settings[0].partition("=")[0]
+        raise ConfigError(f"--set {place}: this is another experiment than that of {run}; give its secrets alone")
     for stage in experiment.recipe:
         for secret in sorted(innermost(stage.algorithm).secrets):
             value = getattr(innermost(stage.algorithm), secret)
@@ -207,21 +219,25 @@ def _require_same_faces(run: Path, checkpoints: Checkpoints) -> None:
         ) from error
 
 
-def _untouched(run: Path, materials: Materials, checkpoints: Checkpoints, clients: set[str]) -> dict[str, int]:
-    """The finished stages that nothing of these clients has gone into, with their rounds."""
-    took_part = {
-        event.stage
-        for event in read_events(run)
-        if isinstance(event, TrainingRound) and clients & set(event.participants)
-    }
+def _taken_over(run: Path, materials: Materials, checkpoints: Checkpoints, clients: set[str]) -> dict[str, int]:
+    """By stage, how many rounds nothing of these clients has gone into, as far as states were kept after them."""
+    first = dict[str, int]()  # the round in which one of them first took part
+    for event in read_events(run):
+        if isinstance(event, TrainingRound) and clients & set(event.participants):
+            first.setdefault(event.stage, event.round)
     partition, recipe = materials.partition, checkpoints.recipe
     trained = clients & set(partition.trained)
-    before, found = predecessors(recipe), dict[str, int]()
+    before, found, whole = predecessors(recipe), dict[str, int](), set[str | None]((None,))
     for stage in recipe:
+        if before[stage.name] not in whole:
+            continue
         pooled = stage.algorithm.pools_faces and any(stage.takes(name == partition.source) for name in trained)
-        ready = before[stage.name] is None or before[stage.name] in found
-        if ready and not pooled and stage.name not in took_part and _is_kept(checkpoints, stage):
-            found[stage.name] = stage.rounds
+        free = 0 if pooled else first.get(stage.name, stage.rounds + 1) - 1
+        last = next((each for each in range(free, 0, -1) if checkpoints.after(stage.name, each) is not None), 0)
+        if last:
+            found[stage.name] = last
+        if last == stage.rounds:
+            whole.add(stage.name)
     return found
 
 
@@ -246,7 +262,7 @@ def forget(forgetting: Forgetting, execution: Execution, key: "Ed25519PrivateKey
             person=", ".join(wish.person for wish in forgetting.wishes if wish.person is not None) or None,
             how=forgetting.how,
             verified=_verified(out, forgetting, execution),
-            membership=NOT_MEASURED,
+            membership=_membership(out, forgetting, execution),
             before=digests,
             after=model_digests(out),
         )
@@ -277,12 +293,13 @@ def log_and_swap(
     for other in others_in(run, left_out):
         if not (out / other.name).exists():
             shutil.copytree(other, out / other.name) if other.is_dir() else shutil.copy2(other, out / other.name)
-    run.rename(_old(run))
+    run.resolve().rename(_old(run))
     finish_swap(run)
 
 
 def finish_swap(run: Path) -> None:
     """What is left to do of an exchange of two folders that was interrupted."""
+    run = run.resolve()  # the folder itself, where this is a link to it
     if not run.exists() and _old(run).exists():
         (folder_of_new(run) if folder_of_new(run).exists() else _old(run)).rename(run)
     if run.exists() and _old(run).exists():
@@ -300,11 +317,11 @@ def alone_in(run: Path) -> Iterator[None]:
 
 def folder_of_new(run: Path) -> Path:
     """Where the run is made that takes the place of this one."""
-    return run.absolute().with_name(f".{run.absolute().name}.forgetting")
+    return run.resolve().with_name(f".{run.resolve().name}.forgetting")
 
 
 def _old(run: Path) -> Path:
-    return run.absolute().with_name(f".{run.absolute().name}.forgotten")
+    return run.resolve().with_name(f".{run.resolve().name}.forgotten")
 
 
 def _require_same_wish(out: Path, forgetting: Forgetting) -> None:
@@ -382,6 +399,32 @@ def _verified(out: Path, forgetting: Forgetting, execution: Execution) -> tuple[
     return tuple(found)
 
 
+def _membership(out: Path, forgetting: Forgetting, execution: Execution) -> str:
+    """How well an attack tells that the people of the client were trained on, with the models before and after."""
+    if not forgetting.further:
+        return f"{NOT_MEASURED}: nothing that it took part in was taken over"
+    if MEMBERSHIP not in PRIVACY_ATTACKS:
+        return NOT_MEASURED
+    attack, digest = PRIVACY_ATTACKS[MEMBERSHIP](), Materials(forgetting.after, execution).digest()
+    after = checkpoints_of(forgetting.after, out, digest, execution.acceleration)
+    told = []
+    for stage, whole in evidence_of(forgetting.run, forgetting.before, execution).items():
+        people = [person for person in whole.people if person.client in forgetting.clients]
+        known = replace(whole, people=people, received=(), templates={}, rows={})
+        now = replace(known, model=after.finished(stage).model)
+        told += [
+            f"{stage}, {one.target}: {one.figure} {_percent(one.value)} before, {_percent(two.value)} after"
+            f" (chance {_percent(one.chance)})"
+            for one, two in zip(attack.findings(known), attack.findings(now), strict=True)
+            if one.value is not None
+        ]
+    return "; ".join(told) or NOT_MEASURED
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f}%"
+
+
 def named_in_records(run: Path) -> set[str]:
     """The clients that the records of a run name."""
     named = {transfer.client for transfer in _transfers(run)}
@@ -403,7 +446,7 @@ def _require_none(out: Path, gone: Iterable[str], where: str, found: Iterable[st
 
 def others_in(run: Path, also: AbstractSet[str] = frozenset()) -> list[Path]:
     """What is in a run's folder and was not put there by the run; `also` is what else such a run has there."""
-    own = OWN | {"report.html", LOG} | also
+    own = OWN | {"report.html", LOG, AUDIT} | also
     return sorted(path for path in run.iterdir() if path.name not in own and not path.name.startswith("."))
 
 

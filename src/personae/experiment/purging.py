@@ -14,6 +14,7 @@ from personae.experiment.home import RUNS, is_home
 from personae.experiment.retention import KINDS, SCHEDULE, Kind, Retention, duration
 from personae.experiment.rundir import LOCK
 from personae.files import hold
+from personae.privacy.audit.finding import FILE as AUDIT
 
 BIOMETRIC: tuple[Kind, ...] = ("checkpoints", "private")  # what clients sent and kept: templates, at worst
 _PLACES: dict[Kind, tuple[str, ...]] = {
@@ -21,7 +22,7 @@ _PLACES: dict[Kind, tuple[str, ...]] = {
     "private": ("private",),
     "records": ("metrics.jsonl", "ledger.jsonl", "timing.jsonl"),
     "tracking": ("tracking",),
-    "audit": ("audit",),
+    "audit": ("audit", AUDIT),
     "models": ("models",),
 }
 _PURGED = ".purged."  # begins the name of what is being deleted

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -130,6 +131,7 @@ def conduct(
             public=public,
             benchmarks=benchmarks_of(materials) if experiment.evaluation.personal_benchmarks else None,
         )
+        federation = replace(federation, keep_every=experiment.checkpoints.every)
         pools = any(stage.algorithm.pools_faces for stage in recipe)
         if public:
             public.clear()  # what a run that was killed may have left behind half written

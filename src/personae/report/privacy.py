@@ -115,7 +115,10 @@ def _told(finding: Finding, value: float) -> str:
 
 
 def forgotten(run: Run) -> list[list[str]]:
-    return [[each.when, each.client, each.person or "everybody", each.how, each.verified] for each in run.forgotten]
+    return [
+        [each.when, each.client, each.person or "everybody", each.how, "; ".join(each.verified)]
+        for each in run.forgotten
+    ]
 
 
 def _rounds(rounds: set[int]) -> str:

@@ -25,6 +25,7 @@ from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
 from personae.privacy.audit.finding import Audit, read_audit
+from personae.privacy.forgotten_log import ForgottenEntry, read_log
 
 Metrics = Mapping[str, float]
 CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
@@ -96,17 +97,6 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Forgotten:
-    """A line of `forgotten.jsonl`: what was taken out of a run, and how that was verified."""
-
-    when: str
-    client: str
-    person: str | None
-    how: str
-    verified: str
-
-
-@dataclass(frozen=True)
 class Run:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -117,7 +107,7 @@ class Run:
     """The kinds that may cross in it, as it described them when it began."""
     audit: Audit | None = None
     """What attacks on its privacy found; None where none was made."""
-    forgotten: tuple[Forgotten, ...] = ()
+    forgotten: tuple[ForgottenEntry, ...] = ()
 
     def described(self, payload: str) -> Description:
         """A kind in words; one that nobody has described goes by its name."""
@@ -228,20 +218,8 @@ def read_run(folder: Path) -> Run:
         missing=tuple(name for name in optional if not (folder / name).exists()),
         payloads=_whole(summary, _payloads) if summary.is_file() else {},
         audit=read_audit(folder),
-        forgotten=tuple(_forgotten(folder / "forgotten.jsonl")),
+        forgotten=read_log(folder),
     )
-
-
-def _forgotten(path: Path) -> Iterator[Forgotten]:
-    with _opened(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                said = json.loads(line)
-                person = None if said.get("person") is None else str(said["person"])
-                told = [str(said[key]) for key in ("when", "client", "how", "verified")]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{path}, line {number}, cannot be read: {error}") from error
-            yield Forgotten(told[0], told[1], person, told[2], told[3])
 
 
 def _entries(kind: type[EntryT], folder: Path) -> Iterator[EntryT]:

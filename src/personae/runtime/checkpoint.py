@@ -31,13 +31,17 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """`latest` after every round, with the one `before` it; `finished/<stage>` after the last round of each stage."""
+    """`latest` after every round, with the one `before` it; `finished/<stage>` after the last round of each stage.
+
+    With `every`, also `rounds/<stage>/<round>` after every so many rounds.
+    """
 
     folder: Path
     experiment: str  # a digest of everything that determines the result
     recipe: Recipe
     layout: Layout
     notify: Notify = unheard
+    every: int = 0
 
     def save(
         self,
@@ -55,6 +59,8 @@ class Checkpoints:
         content = sealed(wire.encode(state), place | stand)
         if round_ == stage.rounds if final is None else final:
             write_bytes(self._finished(stage.name), content, private=True)
+        elif self.every and round_ % self.every == 0:
+            write_bytes(self._kept(stage.name, round_), content, private=True)
         if self._latest.exists():
             with replacing(self._before, durable=False) as temporary:
                 try:
@@ -89,8 +95,8 @@ class Checkpoints:
     def after(self, stage: str, round_: int) -> tuple[Position, ServerState] | None:
         """Where the run stood after this round of the stage, if that was kept."""
         rounds = next(each.rounds for each in self.recipe if each.name == stage)
-        path = self._finished(stage)
-        return self._load(path) if round_ == rounds and path.exists() else None
+        path = self._finished(stage) if round_ == rounds else self._kept(stage, round_)
+        return self._load(path) if path.exists() else None
 
     def inherit(self, folder: Path, stage: Stage) -> None:
         """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""
@@ -104,6 +110,9 @@ class Checkpoints:
     @property
     def _before(self) -> Path:
         return self.folder / BEFORE
+
+    def _kept(self, stage: str, round_: int) -> Path:
+        return self.folder / "rounds" / stage / f"{round_:06d}.safetensors"
 
     def _finished(self, stage: str) -> Path:
         return self.folder / "finished" / f"{stage}.safetensors"

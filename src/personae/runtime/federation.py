@@ -39,6 +39,7 @@ class Federation:
     network: NetworkPlan
     holdings: Holdings
     private: Path  # where clients keep what never leaves them
+    keep_every: int = 0  # what they had after every so many rounds stays there; 0 for none
     evaluator: Evaluator  # figures of an embedder for one client
     figures: tuple[str, ...] = ("*",)  # their declared names, or patterns
     benchmarks: ModelEvaluator | None = None  # in a simulation: of a personal model, on the server's benchmarks

@@ -190,7 +190,7 @@ class ClientHost:
         )
 
     def _store(self, request: Request) -> PrivateStore:
-        return PrivateStore.of(self.federation.private, request.client.name)
+        return PrivateStore.of(self.federation.private, request.client.name, self.federation.keep_every)
 
 
 def _require_declared(message: Message, kind: type[Message], figures: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -51,13 +52,15 @@ class PrivateStore:
 
     A round that was interrupted is run again from the version before it. That version therefore stays until the
     client works in a later round, which can only happen after the interrupted one was completed and checkpointed.
+    With `every`, what the client had after every so many rounds stays as well.
     """
 
     root: Path
+    every: int = 0
 
     @classmethod
-    def of(cls, folder: Path, client: str) -> "PrivateStore":
-        return cls(folder / quote(client, safe="").replace(".", "%2E"))  # no name leads out of the folder
+    def of(cls, folder: Path, client: str, every: int = 0) -> "PrivateStore":
+        return cls(folder / quote(client, safe="").replace(".", "%2E"), every)  # no name leads out of the folder
 
     def load(self, stage: str, kind: type[KeptT], layout: Layout, *, before: int | None = None) -> KeptT | None:
         """The newest version from a round earlier than `before` (any round without it), or None."""
@@ -81,8 +84,9 @@ class PrivateStore:
         try:
             write_bytes(path, sealed(wire.encode(state), self._place(stage, round_)), durable=durable, private=True)
             earlier = [number for number in self._versions(stage) if number < round_]
-            for number in earlier[:-1]:
-                self.path(stage, number).unlink()
+            for number, following in pairwise(earlier):
+                if not (self.every and (following - 1) // self.every * self.every >= number):
+                    self.path(stage, number).unlink()
         except OSError as error:
             raise Unkept(f"{path}: this private state cannot be written ({error}); repair that and resume") from error
 

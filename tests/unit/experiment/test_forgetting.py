@@ -10,19 +10,25 @@ import numpy as np
 import pytest
 
 from killing import RECIPE, SETTINGS, results
+from personae.core.events import TrainingRound
 from personae.core.stage import Stage
 from personae.data import Split
 from personae.data.clients import PartitionedFaces
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import load_experiment
+from personae.experiment import forgetting
+from personae.experiment.assembly import checkpoints_of
+from personae.experiment.auditing import audit_run
+from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
-from personae.experiment.forgetting import Forgetting, forget, model_digests, plan_forgetting
+from personae.experiment.forgetting import Forgetting, experiment_of, forget, model_digests, plan_forgetting
 from personae.experiment.forgotten import pseudonym
 from personae.experiment.materials import Materials
 from personae.experiment.personal import personal_weights
 from personae.experiment.run import conduct, run_experiment
 from personae.files import hold
+from personae.privacy.audit import Evidence, Finding
 from personae.privacy.forgotten_log import LOG, operator_key, read_log, verify
+from personae.report.records import read_events
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import SameProcess
@@ -122,7 +128,7 @@ def test_a_forgotten_client_is_one_that_never_answered(
 
     for path in (run / "metrics.jsonl", run / "ledger.jsonl"):
         assert lost not in path.read_text()
-    assert (run / "report.html").read_text().count(lost) == 1  # in the settings, which say who was forgotten
+    assert (run / "report.html").read_text().count(lost) == 2  # in the settings and in the log of what was forgotten
     assert not (run / "private" / lost).exists()
     assert not list(run.parent.glob(".run.*"))
     assert read_log(run) == verify(run).entries == (entry,)
@@ -139,7 +145,10 @@ def test_a_resumed_run_does_not_remember_again(run: Path, clients: tuple[str, ..
 
 
 def test_a_second_one_is_forgotten_besides(run: Path, clients: tuple[str, ...], execution: Execution) -> None:
-    carry_out(plan(run, execution, clients[0]), execution)
+    link = run.parent / "link"
+    link.symlink_to(run)
+    carry_out(plan(link, execution, clients[0]), execution)
+    assert link.is_symlink()
     carry_out(plan(run, execution, clients[2]), execution)
     assert [entry.client for entry in verify(run).entries] == [clients[0], clients[2]]
     named = (run / "metrics.jsonl").read_text()
@@ -309,6 +318,36 @@ def test_approximate_forgetting_removes_what_it_sent_and_trains_on(
         plan(run, execution, clients[2], "somebody", further=1)
 
 
+class Peeping:
+    """An attack whose figure is the first weight of the model."""
+
+    def findings(self, evidence: Evidence) -> tuple[Finding, ...]:
+        target = ", ".join(sorted({person.client for person in evidence.people}))
+        weight = float(evidence.model.flat[0])
+        return (
+            Finding(attack="membership", stage=evidence.stage, target=target, figure="AUC", value=weight, chance=0),
+        )
+
+
+def test_approximate_forgetting_measures_membership_before_and_after(
+    run: Path, clients: tuple[str, ...], execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "PRIVACY_ATTACKS", {"membership": Peeping})
+    experiment = Experiment.model_validate(json.loads((run / "config.json").read_text()))
+
+    def first(planned: Experiment) -> float:
+        digest = Materials(planned, execution).digest()
+        return float(checkpoints_of(planned, run, digest, execution.acceleration).finished("federate").model.flat[0])
+
+    before = first(experiment)
+    planned = plan(run, execution, clients[1], further=1)
+    entry = carry_out(planned, execution)
+    after = first(planned.after)
+    assert before != after
+    told = f"AUC {100 * before:.1f}% before, {100 * after:.1f}% after (chance 0.0%)"
+    assert entry.membership == f"federate, {clients[1]}: {told}"
+
+
 # -------------------------------------------------------------------------------------------------------------- garbage
 
 
@@ -339,3 +378,52 @@ def test_a_run_without_its_faces_is_left_as_it_is(run: Path, clients: tuple[str,
     with pytest.raises(DataError, match="nowhere"):
         plan(run, execution, clients[0])
     assert results(run).keys() == known.keys()
+
+
+# ------------------------------------------------------------------------------------------------- within a stage
+
+
+def test_with_kept_checkpoints_it_goes_back_within_a_stage(
+    execution: Execution, clients: tuple[str, ...], tmp_path: Path
+) -> None:
+    changes = ["stages.federate.rounds=6", "stages.federate.selection.share=0.25", "checkpoints.every=2"]
+    experiment = load_experiment(RECIPE, [*SETTINGS, *changes])
+    run = tmp_path / "run"
+    run_experiment(experiment, run, cache=execution.cache)
+    asked = [
+        event.participants[0]
+        for event in read_events(run)
+        if isinstance(event, TrainingRound) and event.stage == "federate"
+    ]
+    lost = next(name for name in asked if asked.index(name) in (2, 3))  # first in the third or fourth round
+    planned = plan(run, execution, lost)
+    assert planned.rounds == {"pretrain": 2, "federate": 2}
+    carry_out(planned, execution)
+    anew = tmp_path / "anew"
+    conduct(planned.after, anew, execution)
+    assert results(run) == results(anew)
+    kept = sorted(str(path.relative_to(run / "checkpoints")) for path in (run / "checkpoints" / "rounds").rglob("*.s*"))
+    assert kept == ["rounds/federate/000002.safetensors", "rounds/federate/000004.safetensors"]
+
+
+def test_secrets_that_a_run_does_not_keep_are_asked_for(tmp_path: Path) -> None:
+    linked = load_experiment(RECIPE, [*SETTINGS, 'stages.federate.algorithm={name="fedgc",link="open sesame"}'])
+    (tmp_path / "config.json").write_text(json.dumps(linked.resolved()))
+    place = "stages.federate.algorithm.link"
+    with pytest.raises(ConfigError, match=rf"{place} is a secret, which a run does not keep; add --set {place}=SECRET"):
+        experiment_of(tmp_path)
+    with pytest.raises(ConfigError, match=f"--set {place}: this is another experiment than that of"):
+        experiment_of(tmp_path, [f"{place}=wrong"])
+    assert experiment_of(tmp_path, [f"{place}=open sesame"]).recipe == linked.recipe
+
+
+def test_a_run_that_has_forgotten_somebody_can_be_audited(
+    run: Path, clients: tuple[str, ...], execution: Execution
+) -> None:
+    carry_out(plan(run, execution, clients[0]), execution)
+    (run / "notes.txt").write_text("of somebody else")
+    assert audit_run(run, execution=execution).findings
+    assert clients[0] not in (run / "audit.json").read_text()
+    carry_out(plan(run, execution, clients[1]), execution)
+    assert not (run / "audit.json").exists()  # it was of models that are gone
+    assert (run / "notes.txt").read_text() == "of somebody else"

@@ -273,3 +273,12 @@ def test_the_end_of_another_stage_is_not_taken_for_that_of_this(checkpoints: Che
     one.write_bytes(two.read_bytes())
     with pytest.raises(DataError, match=r"one\.safetensors: this is the end of two"):
         checkpoints.finished("one")
+
+
+def test_what_a_client_had_after_every_so_many_rounds_stays(tmp_path: Path, layout: Layout):
+    store = PrivateStore.of(tmp_path, "ann", every=4)
+    for number in (1, 2, 3, 6, 7, 9, 10, 13):
+        store.save("federate", number, kept(number))
+    assert [int(Path(name).stem) for name in files(store)] == [3, 7, 10, 13]  # after 4, 8 and 12, and the last two
+    for after, expected in ((4, 3), (8, 7), (12, 10)):
+        assert value(store.load("federate", Kept, layout, before=after + 1)) == expected
