@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,11 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from personae.deployment import door
 from personae.deployment import gate as gates
 from personae.deployment.certs import enrolled, make_certificates, private_key
+from personae.deployment.consent import digest_of
 from personae.deployment.gate import CALLS, Gate
-from personae.deployment.join import _obstacle
+from personae.deployment.job import Job
+from personae.deployment.join import Member, _obstacle, _UnknownPlan, join
 from personae.deployment.processes import free_port
 from personae.deployment.signature import SIGNATURE, TIME, signed
-from personae.errors import ConfigError
+from personae.errors import ConfigError, DataError, Refused
 
 
 class SuperLink(BaseHTTPRequestHandler):
@@ -137,6 +139,37 @@ def test_who_is_known_is_told_the_plan_and_nobody_else(guarded: Guarded, tmp_pat
     assert heard == [b"the plan"]
     assert _obstacle(*place, tmp_path / "elsewhere" / "eve" / "key", heard.append) is not None
     assert heard == [b"the plan"]
+
+
+def test_nothing_is_sent_before_the_plan_is_accepted(guarded: Guarded, tmp_path: Path) -> None:
+    """Without a terminal `join` ends with the line to use; whoever says no ends it, too."""
+    job = Job("a1", {"name": "x", "stages": [{"name": "s", "algorithm": {"name": "fedpe"}}]})
+    guarded.gate._plan = job.text().encode()
+    server, certs = f"127.0.0.1:{guarded.port}", guarded.folder / "ann"
+    member = Member(data=tmp_path, home=tmp_path / "home")
+    with pytest.raises(ConfigError, match=f"join with --accept {digest_of(job)}"):
+        join(server, member, certs)
+    with pytest.raises(Refused, match="was not accepted; nothing was sent"):
+        join(server, replace(member, ask=lambda: False), certs)
+    assert guarded.asked == []
+
+
+def test_a_plan_that_comes_with_a_request_is_asked_about(tmp_path: Path) -> None:
+    """A server may begin another run while a client is connected: the desk refuses, and the person is asked."""
+    jobs = [Job(name, {"name": "x", "stages": [{"name": "s", "algorithm": {"name": "fedpe"}}]}) for name in ("a", "b")]
+    answers = [True, False]
+    member = Member(data=tmp_path / "none", home=tmp_path / "home", ask=lambda: answers.pop(0))
+    unknown = _UnknownPlan(member, member.consent("hub:1"))
+    unknown.heard(jobs[0].text().encode())
+    with pytest.raises(DataError, match="none"):  # there are no faces here, and that is looked at after the plan
+        unknown.host(jobs[0])
+    assert not unknown.there.is_set()
+    with pytest.raises(Refused, match="which was not accepted here"):
+        unknown.host(jobs[1])
+    assert unknown.there.is_set()
+    with pytest.raises(Refused, match="was not accepted; nothing was sent"):
+        unknown.heard(b"")
+    assert not answers
 
 
 def test_a_public_key_is_no_proof(guarded: Guarded, tmp_path: Path) -> None:
