@@ -62,7 +62,9 @@ class Oracle(LocalStep, Algorithm[State, Down, Private, Up]):
         return State(model=previous.model if previous else server.initial, class_embeddings={})
 
     def send(self, state: State, client: ClientInfo) -> Down:
-        others = [known.vectors for name, known in sorted(state.class_embeddings.items()) if name != client.name]
+        device = state.model.flat.device  # what came through the disk is not there yet
+        known = sorted(state.class_embeddings.items())
+        others = [entry.vectors.to(device) for name, entry in known if name != client.name]
         return Down(model=state.model, others=ClassEmbeddings(torch.cat(others)) if others else None)
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
