@@ -11,7 +11,7 @@ from torch import Tensor
 from byhand import DECAY, LR, MARGIN, MOMENTUM, SCALE, LinearPlan, Pair, inputs, training
 from personae.algorithms import FedFR
 from personae.algorithms.fedfr import Private
-from personae.core.algorithm import ClientInfo
+from personae.core.algorithm import ClientInfo, Session
 from personae.core.embedder import embed
 from personae.parts.margins import Margin
 from personae.parts.objectives import OneVsAll
@@ -177,7 +177,7 @@ def test_two_clients_and_three_rounds_by_hand(tmp_path: Path, branch: str):
 def personal_vectors(run: Rehearsal, algorithm: FedFR, name: str, private: Private) -> np.ndarray:
     host = ClientHost(run.federation)
     down = algorithm.send(run.checkpoints.finished("fedfr"), ClientInfo(name, 0))
-    client = host._client(Request("evaluate", "fedfr", 3, ClientInfo(name, 0), down), run.recipe[0])
+    client = host._client(Request("evaluate", "fedfr", 3, ClientInfo(name, 0), down), run.recipe[0], Session())
     return embed(algorithm.personal(down, private, client), Pair().of(name).test).numpy()
 
 

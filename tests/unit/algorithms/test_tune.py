@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from personae.algorithms import HFMAML, FedFace, FedFR, FedGC, FedPE, Tune
-from personae.core.algorithm import Client, ClientInfo
+from personae.core.algorithm import Client, ClientInfo, Session
 from personae.core.embedder import embed
 from personae.core.message import Broadcast
 from personae.core.rng import generator
@@ -182,7 +182,7 @@ def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
     run = Rehearsal(tmp_path, stages).run()
     host = ClientHost(run.federation)
     request = Request("evaluate", "tune", 1, ClientInfo("bob", 1), Broadcast(model=run.federation.backbone().state()))
-    client = host._client(request, run.recipe[-1])
+    client = host._client(request, run.recipe[-1], Session())
     store, layout = PrivateStore.of(tmp_path / "private", "bob"), host.backbone.layout
     kept = store.load("newer", FedGC.types.private, layout)
     assert torch.equal(client.recall(OwnHead).class_embeddings, kept.class_embeddings)

@@ -12,7 +12,7 @@ from torch import Tensor
 from byhand import LinearPlan, Pair
 from personae.algorithms import ALGORITHMS, HFMAML, Adapt, Central, Cluster, FedFR, FedGC, FedPE, Unsupervised
 from personae.core import wire
-from personae.core.algorithm import AnyAlgorithm, ClientInfo
+from personae.core.algorithm import AnyAlgorithm, ClientInfo, Session
 from personae.core.embedder import embed
 from personae.core.message import Broadcast
 from personae.core.payload import Expectation, Gradient, ModelWithoutBatchNorm, ModelWithoutStatistics
@@ -283,7 +283,7 @@ def test_momentum_of_another_number_of_rows_is_left_behind(tmp_path: Path):
     request = Request("train", "fedpe", 1, client_of("bob"), Broadcast(model=run.federation.backbone().state()))
 
     def trained(velocity: Tensor, head_momentum: Tensor | None) -> tuple[Tensor, Tensor]:
-        client = ClientHost(run.federation)._client(request, run.recipe[0])
+        client = ClientHost(run.federation)._client(request, run.recipe[0], Session())
         client.carried.velocity, client.carried.head_momentum = velocity, head_momentum
         up, kept = run.recipe[0].algorithm.local(request.down, None, client)
         return up.model.flat, kept.class_embeddings
@@ -341,7 +341,9 @@ def test_a_client_trains_and_is_evaluated_with_its_own(tmp_path: Path, sent: boo
         own = request.down.model
         for entry, value in before.batch_norm.items():
             layout.views(own.flat)[entry].copy_(value)
-        again, _ = inner.local(replace(request.down, model=own), before, host._client(request, run.recipe[0]))
+        again, _ = inner.local(
+            replace(request.down, model=own), before, host._client(request, run.recipe[0], Session())
+        )
         names = up.model.layout.names
         assert (len(names) < len(layout.names)) != sent
         mine, theirs = layout.views(again.model.flat), up.model.layout.views(up.model.flat)
@@ -352,7 +354,7 @@ def test_a_client_trains_and_is_evaluated_with_its_own(tmp_path: Path, sent: boo
         end = run.checkpoints.finished("fedpe").model
         for entry, value in after.items():
             layout.views(end.flat)[entry].copy_(value)
-        client = host._client(replace(request, task="evaluate"), run.recipe[0])
+        client = host._client(replace(request, task="evaluate"), run.recipe[0], Session())
         down = run.recipe[0].algorithm.send(run.checkpoints.finished("fedpe"), request.client)
         found = embed(run.recipe[0].algorithm.personal(down, kept_by(run, name), client), client.test)
         host.backbone.load(end)
@@ -415,8 +417,8 @@ def test_public_faces_are_seen_through_a_clients_own(tmp_path: Path):
     state = run.checkpoints.finished("fedfr")
     request = Request("train", "fedfr", 3, client_of("bob"), stage.algorithm.send(state, None))
     private = kept_by(run, "bob")
-    down, _, client = stage.algorithm.layer.own(request.down, private, host._client(request, stage))
-    shared = host._client(request, stage).public_faces.features(down.model)
+    down, _, client = stage.algorithm.layer.own(request.down, private, host._client(request, stage, Session()))
+    shared = host._client(request, stage, Session()).public_faces.features(down.model)
     assert torch.allclose(client.public_faces.features(down.model), shared, atol=1e-6)
     assert not torch.allclose(client.public_faces.features(state.model), shared, atol=1e-2)
 
