@@ -21,11 +21,11 @@ def faces(people, images, seed=0, noise=40.0):
     return drawn.clamp(0, 255).to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous()
 
 
-def evidence(clients=6, each=2, photos=4, width=64, seed=0, **given):
+def evidence(clients=6, each=2, photos=4, width=64, seed=0, noise=40.0, **given):
     """Clients with `each` people of their own, as many shadow people, and an untrained network."""
     module = Network(name="small", embedding=width, height=SIZE, width=SIZE).build(generator(seed, "weights"))
     backbone = Backbone(module, width)
-    drawn = faces(2 * clients * each, 2 * photos, seed)
+    drawn = faces(2 * clients * each, 2 * photos, seed, noise)
     people = [
         Person(f"p{number}", drawn[number, :photos], f"c{number // each}", drawn[number, photos:])
         for number in range(clients * each)

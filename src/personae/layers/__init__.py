@@ -2,13 +2,14 @@
 
 from personae.core.layer import Layer
 from personae.core.registry import Registry
+from personae.layers.canaries import Canaries
 from personae.layers.carry import Carry
 from personae.layers.clip import Clip
 from personae.layers.local_noise import LocalNoise
 from personae.layers.noise import Noise
 from personae.layers.secret_sum import SecretSum
 
-LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Carry, Clip, Noise, LocalNoise, SecretSum))
+LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Canaries, Carry, Clip, Noise, LocalNoise, SecretSum))
 EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
     Carry(momentum="client"),
     Carry(momentum="server"),
@@ -22,4 +23,4 @@ EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client,
     SecretSum(),
 )
 
-__all__ = ["EXAMPLES", "LAYERS", "Carry", "Clip", "LocalNoise", "Noise", "SecretSum"]
+__all__ = ["EXAMPLES", "LAYERS", "Canaries", "Carry", "Clip", "LocalNoise", "Noise", "SecretSum"]

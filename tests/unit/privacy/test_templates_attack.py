@@ -16,8 +16,7 @@ def with_rows(rows_of):
     """Evidence whose server holds the rows that `rows_of` makes of the clients' trained photographs."""
     plain = evidence(clients=20, each=2)
     embedder = plain.embedder()
-    trained = [type(person)(person.name, person.trained) for person in plain.people]
-    true = means(embedder, trained)
+    true = means(embedder, [person.trained for person in plain.people])
     clients = {f"c{k}": rows_of(true[2 * k : 2 * k + 2]) for k in range(20)}
     return evidence(clients=20, each=2, templates={"ClassEmbeddings": clients})
 

@@ -70,13 +70,22 @@ class Evidence:
         self.backbone.load(model or self.model)
         return BackboneEmbedder(self.backbone, self.mirror)
 
+    def rows_by_person(self, kind: str) -> dict[str, Tensor]:
+        """The rows of a kind by whom they stand for, of clients that have one for each of their people."""
+        return {
+            person: row
+            for client, vectors in self.templates[kind].items()
+            if len(vectors) == len(self.rows.get(client, ()))
+            for person, row in zip(self.rows[client], vectors, strict=True)
+        }
+
     @cached_property
     def gallery(self) -> tuple[tuple[str, ...], Tensor]:
         """The people of all clients by name, with a vector of the attacker's photographs of each."""
         known = {person.name: person for person in self.people if len(person.photos)}
         if len(known) < 2:
             raise Unmeasurable("there are no photographs of people that were kept out of training")
-        return tuple(known), means(self.embedder(), list(known.values()))
+        return tuple(known), means(self.embedder(), [person.photos for person in known.values()])
 
 
 class PrivacyAttack(ABC):
@@ -105,9 +114,14 @@ class PrivacyAttack(ABC):
         return Described(name=cls.name, has=cls.has, tries=cls.tries, strength=cls.strength)
 
 
-def means(embedder: Embedder, people: Sequence[Person]) -> Tensor:
+def trained(person: Person) -> Tensor:
+    """The photographs that somebody trained on; none of a person whom nobody did."""
+    return person.photos[:0] if person.trained is None else person.trained
+
+
+def means(embedder: Embedder, people: Sequence[Tensor]) -> Tensor:
     """The mean direction of each person's photographs, of length one."""
-    vectors = embedder(torch.cat([person.photos for person in people]))
-    owner = torch.arange(len(people)).repeat_interleave(torch.tensor([len(person.photos) for person in people]))
+    vectors = embedder(torch.cat(list(people)))
+    owner = torch.arange(len(people)).repeat_interleave(torch.tensor([len(photos) for photos in people]))
     total = torch.zeros(len(people), vectors.shape[1]).index_add_(0, owner, vectors)
     return torch.nn.functional.normalize(total, dim=1)

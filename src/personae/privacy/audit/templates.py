@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 
 from personae.privacy.audit.attack import Evidence, PrivacyAttack, Unmeasurable
@@ -27,18 +28,12 @@ class Templates(PrivacyAttack):
         if not evidence.templates:
             raise Unmeasurable("no vectors of single people leave the clients")
         names, gallery = evidence.gallery
-        known = set(names)
-        for kind, clients in evidence.templates.items():
-            hits = trials = 0
-            for client, vectors in clients.items():
-                people = evidence.rows.get(client, ())
-                if len(people) != len(vectors):
-                    continue  # rows of clusters, or of groups of people
-                nearest = (F.normalize(vectors, dim=1) @ gallery.T).argmax(1).tolist()
-                named = [names[place] == who for place, who in zip(nearest, people, strict=True) if who in known]
-                hits, trials = hits + sum(named), trials + len(named)
-            if not trials:
+        for kind in evidence.templates:
+            rows = {person: row for person, row in evidence.rows_by_person(kind).items() if person in names}
+            if not rows:
                 raise Unmeasurable(f"the rows of {kind} do not stand for single people")
+            nearest = (F.normalize(torch.stack([*rows.values()]), dim=1) @ gallery.T).argmax(1).tolist()
+            hits, trials = sum(names[place] == who for place, who in zip(nearest, rows, strict=True)), len(rows)
             low, high = wilson(hits, trials)
             yield Finding(
                 attack=self.name,

@@ -1,0 +1,123 @@
+"""A model that memorises is found, a template that holds the face is drawn, scores give a template away."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacked import evidence, faces, sent
+from personae.core.backbone import Backbone
+from personae.parts.images import normalise
+from personae.privacy.audit import Person
+from personae.privacy.audit.inversion import Inversion
+from personae.privacy.audit.membership import Membership, auc
+from personae.privacy.audit.scores import Scores
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return evidence(clients=10, each=2, photos=4)
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """People who look much alike: what tells one from another is what was learnt by heart."""
+    return evidence(clients=4, each=5, photos=4, noise=250.0)
+
+
+def memorised(plain, steps=40):
+    """The network after training on the clients' photographs alone, again and again."""
+    backbone = plain.backbone
+    backbone.load(plain.begin)
+    module = backbone.module.train()
+    batch = normalise(torch.cat([person.trained for person in plain.people]))
+    labels = torch.arange(len(plain.people)).repeat_interleave(4)
+    rows = torch.randn(len(plain.people), 64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    optimiser = torch.optim.SGD([*module.parameters(), rows], 0.1, momentum=0.9)
+    for _ in range(steps):
+        logits = 16 * F.normalize(module(batch), dim=1) @ F.normalize(rows, dim=1).T
+        optimiser.zero_grad(set_to_none=False)
+        F.cross_entropy(logits, labels).backward()
+        optimiser.step()
+    return backbone.state()
+
+
+def test_a_model_that_memorises_tells_whom_it_was_trained_on(alike):
+    found = Membership().findings(replace(alike, model=memorised(alike)))
+    (area,) = [each for each in found if each.figure == "AUC" and each.target == "model, trained photographs"]
+    assert area.value >= 0.95
+
+
+def test_a_model_that_saw_nobody_tells_nothing(plain):
+    moved = plain.model.flat + 0.001 * torch.randn(len(plain.model.flat), generator=torch.Generator().manual_seed(1))
+    seen = replace(plain, model=type(plain.model)(plain.model.layout, moved))
+    areas = [each.value for each in Membership().findings(seen) if each.figure == "AUC"]
+    assert all(0.2 < area < 0.8 for area in areas)
+
+
+def test_the_client_of_a_memorising_update_is_found(alike):
+    alone = replace(alike, people=alike.people[:5])
+    update = sent("c0", alike.begin, memorised(alone).flat)
+    found = Membership().findings(replace(alike, received=[update]))
+    (area,) = [each for each in found if each.target == "updates of round 1, at this client" and each.figure == "AUC"]
+    assert area.value >= 0.95
+
+
+def test_too_few_shadow_people_are_not_measured(plain):
+    (found,) = Membership().findings(replace(plain, shadows=plain.shadows[:3]))
+    assert "fewer than 8 shadow people" in found.reason
+
+
+def test_auc_counts_ties_half():
+    assert auc(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])) == 0.875
+
+
+def test_scores_give_a_template_away_and_plain_answers_do_not(plain):
+    exact, tenths, plainly = Scores(answers=70).findings(plain)
+    assert exact.value >= 0.95
+    assert exact.details["answers for 95%"] <= 70
+    assert plainly.value <= 2 * plainly.chance
+    assert plainly.value <= tenths.value <= exact.value
+    assert "photographs of shadow people" in Scores(answers=1000).findings(plain)[0].reason
+
+
+class Thumbnail(nn.Module):
+    """An embedding that is a small picture of the face."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, batch):
+        return self.scale * F.adaptive_avg_pool2d(batch, 2).flatten(1)
+
+
+def test_a_template_that_holds_the_face_is_drawn_again(tmp_path):
+    backbone = Backbone(Thumbnail(), 12)
+    given = {"backbone": backbone, "model": backbone.state(), "mirror": False, "folder": tmp_path}
+    leaking = evidence(clients=10, each=2, **given)
+    more = [Person(f"m{number}", photos) for number, photos in enumerate(faces(300, 2, seed=9))]
+    leaking = replace(leaking, shadows=more)
+    rows = {
+        client: torch.stack([F.normalize(leaking.embedder()(person.trained).mean(0), dim=0) for person in people])
+        for client in leaking.rows
+        for people in [[person for person in leaking.people if person.client == client]]
+    }
+    random = torch.Generator().manual_seed(2)
+    noised = {client: torch.randn(len(each), 12, generator=random) for client, each in rows.items()}
+    templates = {"ClassEmbeddings": rows, "Noised": noised}
+    found = Inversion(steps=100, batch=32).findings(replace(leaking, templates=templates))
+    kept, plainly, hidden = found
+    assert [each.target for each in found] == ["a template of a gallery", "ClassEmbeddings", "Noised"]
+    assert kept.value >= 0.95
+    assert plainly.value >= 0.95
+    assert hidden.value <= max(2 * hidden.chance, 0.1)
+    assert (tmp_path / "audit-faces-train.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_photographs_are_not_shown(tmp_path):
+    real = evidence(clients=8, each=2, made_up=False, folder=tmp_path)
+    Inversion(steps=1, batch=2).findings(real)
+    assert list(tmp_path.iterdir()) == []
