@@ -22,7 +22,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
-from personae.layers import LAYERS, Carry, Clip, LocalNoise, Noise, SecretSum
+from personae.layers import LAYERS, Canaries, Carry, Clip, LocalNoise, Noise, SecretSum
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
@@ -47,6 +47,7 @@ STACKS: dict[str, tuple[Layer, ...]] = {
     ),
     "local-noise": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"),),
     "local-noise-then-sum": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"), SecretSum()),
+    "canaries": (Canaries(count=2, norm=0.05),),
 }
 RULES: dict[str, Aggregation] = {
     "mean": Mean(),
@@ -72,6 +73,7 @@ REFUSED = {  # by stack: the algorithms that it cannot go around
     "carry-then-adaptive-noise": NO_MODEL | BESIDES | NO_LOCAL_SGD,
     "local-noise": NO_MODEL | BESIDES,
     "local-noise-then-sum": NO_MODEL | BESIDES,
+    "canaries": NO_MODEL | TEMPLATES,
 }
 Combination = tuple[str, str, str]
 
