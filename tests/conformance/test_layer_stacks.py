@@ -126,7 +126,7 @@ def test_what_may_go_together_is_what_is_expected_to() -> None:
         runs = {name for name, chosen, rule in EVERYTHING if (chosen, rule) == (stack, "mean")}
         assert runs == set(FEDERATED) - refused, stack
     by_any_rule = {stack for _, stack, rule in EVERYTHING if rule == "median"}
-    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise"}
+    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise", "canaries"}
     assert {name for name, _, rule in EVERYTHING if rule == "median"} == set(FEDERATED) - NO_MODEL - {"q_fedavg"}
 
 
