@@ -60,6 +60,9 @@ EvaluationFile = Annotated[
     typer.Option("--evaluation", metavar="FILE.json", help="Where thresholds come from; the model's card by default."),
 ]
 BenchmarkName = Annotated[str | None, typer.Option(help="The benchmark of the evaluation that counts.")]
+ShowScores = Annotated[
+    bool, typer.Option("--scores", help="Show scores, too; from some tens of them a template can be computed.")
+]
 ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept scores from this value on.")]
 
 
@@ -188,6 +191,7 @@ def verify(
     data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
+    scores: ShowScores = False,
     as_json: AsJson = False,
 ) -> None:
     """Say whether two images are of one person, or B of the enrolled person A. Exit code 0 if so, 7 if not."""
@@ -197,7 +201,7 @@ def verify(
         used = Recogniser(loaded, _stated(chosen, known), known)
         face = read_face(second, loaded, align=align)
         match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded, align=align), face)
-        screen.matches({str(second): match}, used.threshold, as_json, claimed=True)
+        screen.matches({str(second): match}, used.threshold, as_json, scores=scores, claimed=True)
 
 
 @app.command()
@@ -217,6 +221,7 @@ def identify(
     data: OwnData = None,
     mirror: Mirror = True,
     raw_pixels: RawPixels = False,
+    scores: ShowScores = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which enrolled person is on each image. Exit code 0 if all are known, 7 if one is not.
@@ -230,7 +235,7 @@ def identify(
         given = read_portraits(images, loaded, align=align)
         found = used.identify(torch.stack(list(given.faces.values()))) if given.faces else []
         matches = dict(zip(given.faces, found, strict=True))
-        screen.matches(matches, used.threshold, as_json, unusable=given.unusable)
+        screen.matches(matches, used.threshold, as_json, scores=scores, unusable=given.unusable)
 
 
 galleries = typer.Typer(help="Who is known: list people, or erase somebody.", no_args_is_help=True)

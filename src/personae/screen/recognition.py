@@ -100,21 +100,25 @@ def matches(
     threshold: Threshold,
     as_json: bool,
     *,
+    scores: bool = False,
     claimed: bool = False,
     unusable: Mapping[str, ImageError] | None = None,
 ) -> None:
     """Who is on each image, or whether they are who they `claimed` to be; the exit code says the same.
 
-    Where images are `unusable`, that is an error after the answers to all others.
+    Without `scores` the answer is all that is told: from some tens of scores a template can be computed, and whom a
+    stranger is like is nobody's business. Where images are `unusable`, that is an error after the answers to all
+    others.
     """
     unusable = unusable or {}
     if as_json:
-        plain = {image: {**dataclasses.asdict(match), "accepted": match.accepted} for image, match in found.items()}
+        plain = {image: _plain_match(match, claimed, scores) for image, match in found.items()}
         without = {image: str(why) for image, why in unusable.items()}
         print_json({"matches": plain, "unusable": without, "threshold": dataclasses.asdict(threshold)})
     else:
         for image, match in found.items():
-            say(f"{image}: {_verdict(match, claimed)}, score {match.score:.4f}")
+            score = f", score {match.score:.4f}" if scores else ""
+            say(f"{image}: {_verdict(match, claimed, scores)}{score}")
         for image, why in unusable.items():
             say(f"{image}: cannot be used ({why})")
         say(f"accepted from {threshold}")
@@ -124,11 +128,18 @@ def matches(
         raise typer.Exit(NO_MATCH)
 
 
-def _verdict(match: Match, claimed: bool) -> str:
+def _plain_match(match: Match, claimed: bool, scores: bool) -> dict[str, Any]:
+    if scores:
+        return {**dataclasses.asdict(match), "accepted": match.accepted}
+    return {"name": match.name if match.accepted or claimed else None, "accepted": match.accepted}
+
+
+def _verdict(match: Match, claimed: bool, scores: bool) -> str:
     if claimed:
         person = match.name or "the same person"
         return person if match.accepted else f"not {person}"
-    return str(match.name) if match.accepted else f"nobody known (nearest is {match.name})"
+    nearest = f" (nearest is {match.name})" if scores else ""
+    return str(match.name) if match.accepted else f"nobody known{nearest}"
 
 
 def _gallery_line(gallery: Gallery) -> None:

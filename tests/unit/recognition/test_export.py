@@ -528,16 +528,22 @@ def test_from_export_to_login(personae, run: Path, people: Path, tmp_path: Path,
     asked = ("--model", model, "--gallery", gallery)
     code, out, err = personae("identify", known, *asked, "--threshold", "0.3", "--json")
     found = json.loads(out)["matches"][str(known)]
-    assert (code, found["name"], found["accepted"]) == (0, "person 1", True), err
+    assert (code, found) == (0, {"name": "person 1", "accepted": True}), err
     code, out, _ = personae("identify", known, login, *asked, "--threshold", "1")
     assert code == 7
-    assert "nobody known (nearest is person" in out
+    assert "5.png: nobody known\n" in out
+    stranger = json.loads(personae("identify", login, *asked, "--threshold", "1", "--json")[1])["matches"][str(login)]
+    assert stranger == {"name": None, "accepted": False}
+    shown = personae("identify", login, *asked, "--threshold", "1", "--scores")[1]
+    assert "nobody known (nearest is person" in shown
+    scored = json.loads(personae("identify", login, *asked, "--threshold", "1", "--scores", "--json")[1])["matches"]
+    assert scored[str(login)].keys() == {"name", "score", "threshold", "accepted"}
     assert "accepted from 1.0000 (set by hand)" in out
     code, out, _ = personae("verify", "person 1", known, *asked, "--threshold", "0.3")
-    assert (code, "3.png: person 1, score" in out) == (0, True)
-    code, out, _ = personae("verify", "person 1", login, *asked, "--threshold", "1")
+    assert (code, "3.png: person 1\n" in out) == (0, True)
+    code, out, _ = personae("verify", "person 1", login, *asked, "--threshold", "1", "--scores")
     assert (code, "5.png: not person 1, score" in out) == (7, True)
-    same = personae("verify", known, known, "--model", model, "--threshold", "0.99")
+    same = personae("verify", known, known, "--model", model, "--threshold", "0.99", "--scores")
     assert (same[0], "the same person, score 1.0000" in same[1]) == (0, True)
     assert (
         personae("verify", known, people / "known" / "person 2" / "6.png", "--model", model, "--threshold", "1")[0] == 7
