@@ -1,4 +1,4 @@
-"""Privacy of a run: what attacks find."""
+"""Privacy of a run: what attacks find, and an annex for an impact assessment."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from personae import screen
 from personae.commands.options import AsJson, Device, execution_of
 from personae.experiment.auditing import ALL, audit_run
 from personae.privacy.audit import PRIVACY_ATTACKS
+from personae.report.dpia import write_annex
 from personae.report.html import write_report
 
 app = typer.Typer()
@@ -33,3 +34,13 @@ def audit(
     found = audit_run(run, attack or [ALL], stages=stage or [], execution=execution_of(device))
     page = write_report(run)
     screen.audit(found, page, as_json)
+
+
+@app.command()
+def dpia(
+    run: RunFolder,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to; RUN/dpia.md by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write an annex for a data-protection impact assessment from a run's records, with open questions."""
+    screen.paths([write_annex(run, to)], as_json)

@@ -111,7 +111,7 @@ def card_paths(model: Path) -> tuple[Path, Path]:
 
 
 def markdown(card: Mapping[str, Any]) -> str:
-    return "\n".join([*_head(card), *_origin(card), *_figures(card), *_closing(card), ""])
+    return "\n".join([*_head(card), *_origin(card), *_privacy(card), *_figures(card), *_closing(card), ""])
 
 
 def _head(card: Mapping[str, Any]) -> Iterator[str]:
@@ -183,6 +183,19 @@ def _origin(card: Mapping[str, Any]) -> Iterator[str]:
     if not any(each["pools_faces"] for each in origin["stages"]):
         yield f"\nNo image left {'it' if home else 'a client'}."
     yield from (f"\n**{each['name']}**: {each['warning']}." for each in origin["stages"] if each["warning"])
+
+
+def _privacy(card: Mapping[str, Any]) -> Iterator[str]:
+    found = card["privacy"]
+    if found is None:
+        return
+    yield from ("", "## Privacy", "", f"- Differential privacy: {found['differential_privacy']}")
+    yield f"- Attacks: {'as below.' if found['attacks'] else 'not measured; personae audit measures them on a run.'}"
+    if not found["forgotten"]:
+        yield "- Forgotten: nothing."
+    for rows in (found["attacks"], found["forgotten"]):
+        if rows:
+            yield from _table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _figures(card: Mapping[str, Any]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from personae.experiment.personal import faces_of
 from personae.experiment.sources import SYNTHETIC
 from personae.progress import Notify, Progress, unheard
 from personae.recognition import card as cards
+from personae.report.privacy import plain_privacy
 from personae.report.records import Run, is_networked, read_run
 
 
@@ -40,7 +41,7 @@ class Origin:
 
     def history(self) -> dict[str, Any]:
         """For the card: how it came about."""
-        return {"training": None, "home": None, "left_the_clients": [], "at_the_client": {}}
+        return {"training": None, "home": None, "left_the_clients": [], "privacy": None, "at_the_client": {}}
 
     @property
     def made_up(self) -> bool:
@@ -81,6 +82,7 @@ class OfRun(Origin):
             "training": training | {"clients": len(clients)},
             "home": None,
             "left_the_clients": cards.left_the_clients(self.run, experiment, self.stage),
+            "privacy": plain_privacy(self.run, list(cards.lineage(experiment, self.stage))),
             "at_the_client": dict(records[self.stage].last_clients.get(self.client, {})) if self.client else {},
         }
 
@@ -133,6 +135,7 @@ class OfHome(Origin):
             "left_the_clients": cards.with_meanings(
                 self.own.records.left(cards.lineage(experiment, self.stage)), experiment
             ),
+            "privacy": None,  # a client knows neither the other rounds nor what an auditor found
             "at_the_client": {
                 name: value for name, value in figures.items() if self.client or not name.startswith("personal/")
             },

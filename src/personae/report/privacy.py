@@ -1,7 +1,9 @@
 """Privacy of a run: who could see what, what bounds that, what attacks found, and what was forgotten."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from personae.privacy.accountant import in_words
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.audit.finding import Finding
 from personae.report.content import Note, Section, Table
@@ -9,6 +11,8 @@ from personae.report.records import Run
 from personae.words import counted
 
 NOT_MEASURED = "not measured"
+COLUMNS = ("stage", "attack", "on", "figure", "found", "95%", "chance", "trials")
+FORGOTTEN = ("when", "client", "person", "how", "verified")
 NO_BOUND = "none. Nothing bounds mathematically what the model or an update says about a person."
 THREATS = (
     (
@@ -38,7 +42,7 @@ THREATS = (
 
 def privacy_section(run: Run) -> Section:
     """The privacy page of a report."""
-    notes = [Note(NO_BOUND, "notice", "Differential privacy: ")]
+    notes = [Note(differential_privacy(run), "notice", "Differential privacy: ")]
     if run.audit is None:
         notes.append(Note("personae audit measures it on this run.", "notice", "Attacks: not measured. "))
     tables = [
@@ -50,7 +54,7 @@ def privacy_section(run: Run) -> Section:
             texts=7,
         ),
         Table(
-            ["stage", "attack", "on", "figure", "found", "95%", "chance", "trials"],
+            COLUMNS,
             list(attack_rows(run)),
             "Attacks that were made on this run. Chance is what somebody gets who guesses.",
             texts=4,
@@ -63,12 +67,26 @@ def privacy_section(run: Run) -> Section:
         ),
     ]
     if run.forgotten:
-        head = ["when", "client", "person", "how", "verified"]
-        tables.append(Table(head, forgotten(run), "What was forgotten.", texts=5))
+        tables.append(Table(FORGOTTEN, forgotten(run), "What was forgotten.", texts=5))
     else:
         notes.append(Note("nothing.", "notice", "Forgotten: "))
     lead = "Who could see what, what bounds it, and what attacks found."
     return Section("privacy", "Privacy", lead, notes=notes, tables=[table for table in tables if table.rows])
+
+
+def differential_privacy(run: Run) -> str:
+    """Epsilon in words, or that there is none."""
+    return " ".join(f"{in_words(each)}." for each in run.spent) or NO_BOUND
+
+
+def plain_privacy(run: Run, stages: Sequence[str]) -> dict[str, Any]:
+    """For the card of a model that these stages led to."""
+    made = run.audit.of(stages) if run.audit else ()
+    return {
+        "differential_privacy": differential_privacy(run),
+        "attacks": [dict(zip(COLUMNS, attack_row(each), strict=True)) for each in made],
+        "forgotten": [dict(zip(FORGOTTEN, each, strict=True)) for each in forgotten(run)],
+    }
 
 
 def seen(run: Run) -> list[list[str]]:

@@ -13,6 +13,7 @@ from personae.core.events import (
     Event,
     GlobalEvaluation,
     PersonalEvaluation,
+    PrivacySpent,
     RoundTime,
     RoundWarning,
     TrainingRound,
@@ -24,6 +25,7 @@ from personae.core.events import (
 from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
 from personae.evaluation.fairness import Served, Spread, served, spread
+from personae.privacy.accountant import spent
 from personae.privacy.audit.finding import Audit, read_audit
 from personae.privacy.forgotten_log import ForgottenEntry, read_log
 
@@ -108,6 +110,8 @@ class Run:
     audit: Audit | None = None
     """What attacks on its privacy found; None where none was made."""
     forgotten: tuple[ForgottenEntry, ...] = ()
+    spent: tuple[PrivacySpent, ...] = ()
+    """What differential privacy can say of it; nothing where no layer adds noise."""
 
     def described(self, payload: str) -> Description:
         """A kind in words; one that nobody has described goes by its name."""
@@ -193,7 +197,8 @@ def read_run(folder: Path) -> Run:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no run directory: it has no config.json")
     records: dict[str, Record] = defaultdict(Record)
-    for event in read_events(folder):
+    told = read_events(folder)
+    for event in told:
         _add_event(records[event.stage], event)
     for time in _entries(RoundTime, folder):
         records[time.stage].seconds[time.round] = time.seconds
@@ -218,6 +223,7 @@ def read_run(folder: Path) -> Run:
         missing=tuple(name for name in optional if not (folder / name).exists()),
         payloads=_whole(summary, _payloads) if summary.is_file() else {},
         audit=read_audit(folder),
+        spent=tuple(spent(told)),
         forgotten=read_log(folder),
     )
 

@@ -1,0 +1,90 @@
+"""The privacy page says who saw what, what was measured and what was not; the annex leaves people their questions."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fakeruns import described, fake_run
+from personae.cli import app
+from personae.errors import DataError
+from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, write_audit
+from personae.report.dpia import QUESTIONS, annex
+from personae.report.html import write_report
+from personae.report.privacy import attack_row, attack_rows, plain_privacy, seen
+from personae.report.records import read_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = fake_run(tmp_path / "run", clients=5, federated_rounds=4)
+    described(folder)
+    return folder
+
+
+FOUND = Finding(
+    attack="templates",
+    stage="federate",
+    target="ClassEmbeddings",
+    figure="rank-1",
+    value=0.5,
+    chance=0.01,
+    low=0.4,
+    high=0.6,
+    trials=100,
+)
+
+
+def test_who_saw_what_is_as_in_the_ledger(run):
+    rows = {(row[1], row[2], row[3]): row for row in seen(read_run(run))}
+    up = rows["ClassEmbeddings", "5 clients", "the server"]
+    assert up[4:6] == ["1 to 4", "20"]
+    assert rows["ModelState", "the server", "5 clients, each its own"][4] == "1 to 4"
+    assert any(row[1] == "faces" for row in seen(read_run(run)))  # the central stage pools them
+
+
+def test_what_was_not_measured_is_said(run):
+    assert {row[1]: row[4] for row in attack_rows(read_run(run))} == dict.fromkeys(PRIVACY_ATTACKS, "not measured")
+    page = write_report(run).read_text()
+    assert "Attacks: not measured." in page
+    assert "Differential privacy: " in page
+
+
+def test_what_was_measured_stands_beside_chance(run):
+    write_audit(run, Audit((PRIVACY_ATTACKS["templates"].described(),), (FOUND,)))
+    content = read_run(run)
+    first = next(attack_rows(content))
+    assert first == ["federated", "templates", "ClassEmbeddings", "rank-1", "50%", "40% to 60%", "1%", "100"]
+    assert "40% to 60%" in write_report(run).read_text()
+    assert [each["found"] for each in plain_privacy(content, ["federate"])["attacks"]] == ["50%"]
+    assert plain_privacy(content, ["pretrain"])["attacks"] == []
+    epsilon = Finding(attack="canaries", stage="federate", target="model", figure="epsilon", value=3.0, trials=2)
+    assert attack_row(epsilon)[4:] == ["3.00", "–", "–", "2"]
+    (run / "audit.json").write_text("{}")
+    with pytest.raises(DataError, match="make it again with personae audit"):
+        read_run(run)
+
+
+def test_the_annex_has_the_records_and_open_questions(run):
+    write_audit(run, Audit((), (FOUND,)))
+    ended = CliRunner().invoke(app, ["dpia", str(run), "--json"])
+    assert ended.exit_code == 0, ended.output
+    (path,) = json.loads(ended.stdout)
+    text = (run / "dpia.md").read_text()
+    assert path == str(run / "dpia.md")
+    assert text == annex(read_run(run))
+    for question in (each for questions in QUESTIONS.values() for each in questions):
+        assert f"- [ ] {question}\n  Answer:\n" in text
+    assert "| federated | templates | ClassEmbeddings | rank-1 | 50% | 40% to 60% | 1% | 100 |" in text
+    assert "Faces of all clients were pooled in one place** in central" in text
+
+
+def test_epsilon_is_told_where_a_layer_adds_noise(run):
+    assert "Differential privacy: none." in annex(read_run(run))
+    line = {"event": "privacy", "stage": "federate", "round": 4, "epsilon": 2.5, "delta": 1e-5, "unit": "client"}
+    line |= {"against": "readers", "covers": ["ModelState"], "complete": True, "secret": True, "accountant": "pld"}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert "Differential privacy: epsilon 2.5 at delta 1e-05 for each client" in annex(read_run(run))
+    assert "epsilon 2.5 at delta 1e-05" in write_report(run).read_text()
+    assert plain_privacy(read_run(run), [])["differential_privacy"].startswith("epsilon 2.5")
