@@ -427,3 +427,16 @@ def test_a_run_that_has_forgotten_somebody_can_be_audited(
     carry_out(plan(run, execution, clients[1]), execution)
     assert not (run / "audit.json").exists()  # it was of models that are gone
     assert (run / "notes.txt").read_text() == "of somebody else"
+
+
+def test_a_client_with_one_person_is_forgotten_as_a_whole(tmp_path: Path, execution: Execution) -> None:
+    alone = load_experiment(RECIPE, [*SETTINGS, "partition.clients=8"])
+    (tmp_path / "config.json").write_text(json.dumps(alone.resolved()))  # a run before its first round
+    materials = Materials(alone, execution)
+    (person,) = materials.clients.of("client-003").train.identities
+    with pytest.raises(
+        ConfigError, match=rf"client-003 holds faces of '{person}' alone; forget the client: client-003"
+    ):
+        plan(tmp_path, execution, "client-003", person)
+    planned = plan(tmp_path, execution, "client-003")
+    assert (planned.rounds, planned.again) == ({}, ("pretrain", "federate", "central"))
