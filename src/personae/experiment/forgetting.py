@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from personae.core.acceleration import Acceleration
 from personae.core.events import PersonalEvaluation, RoundTime, TrainingRound, Transfer, entries, ledger
 from personae.core.layer import innermost
-from personae.core.stage import Stage, predecessors
+from personae.core.stage import predecessors
 from personae.data.pixels import default_cache
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of
@@ -71,6 +71,7 @@ class Forgetting:
     before: Experiment
     after: Experiment
     rounds: Mapping[str, int]  # by stage: how many rounds are taken over
+    whole: frozenset[str] = frozenset()  # the stages of which that is all
     traces: tuple[Trace, ...]
     further: int = 0  # rounds that are trained on, where nothing is trained again; 0 for exact forgetting
 
@@ -81,22 +82,19 @@ class Forgetting:
     @property
     def again(self) -> tuple[str, ...]:
         """The stages that are trained again, from their beginning or from a later round."""
-        if self.further:
-            return tuple(stage.name for stage in self.after.recipe if not self.rounds.get(stage.name))
-        return tuple(stage.name for stage in self.after.recipe if self.rounds.get(stage.name, 0) < stage.rounds)
+        left = self.rounds if self.further else self.whole
+        return tuple(stage.name for stage in self.after.recipe if stage.name not in left)
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """And what is not, with the rounds where that is a part of a stage."""
-        kept = {stage: self.rounds.get(stage.name, 0) for stage in self.after.recipe}
-        parts = {stage: f"{stage.name} up to round {last}" for stage, last in kept.items()}
-        return tuple(stage.name if last == stage.rounds else parts[stage] for stage, last in kept.items() if last)
+        """And what is not, with the round where that is a part of a stage."""
+        return tuple(name if name in self.whole else f"{name} up to round {last}" for name, last in self.rounds.items())
 
     @property
     def how(self) -> str:
         anew = f"trained again without it: {', '.join(self.again)}" if self.again else "nothing had to be trained again"
         if self.further:
-            longer = [each.name for each in self.after.recipe if self.rounds.get(each.name, each.rounds) < each.rounds]
+            longer = [name for name in self.rounds if name not in self.whole]
             approximately = f"its entries removed, and {self.further} rounds trained on without it: {', '.join(longer)}"
             return f"approximate: {approximately}; {anew}; what it put into averages before is not undone"
         kept = f"; taken over, since it took no part: {', '.join(self.taken)}" if self.taken else ""
@@ -129,14 +127,13 @@ def plan_forgetting(
     checkpoints = checkpoints_of(before, run, materials.digest(), execution.acceleration)
     _require_same_faces(run, checkpoints)
     changed: dict[str, Any] = {"forgotten": (*before.forgotten, *wishes)}
-    rounds = _taken_over(run, materials, checkpoints, {wish.client for wish in wishes})
+    rounds, whole = _taken_over(run, materials, checkpoints, {wish.client for wish in wishes})
     if further:
-        finished = {stage.name: stage.rounds for stage in before.recipe if _is_kept(checkpoints, stage)}
-        whole = {stage.name for stage in before.recipe if rounds.get(stage.name) == stage.rounds}
         longer = {stage.name for stage in before.recipe if stage.algorithm.federated} - whole
-        if not longer or longer - finished.keys():
+        finished = {name: checkpoints.last(name) for name in longer}
+        if not longer or not all(finished.values()):
             raise ConfigError(f"{run}: --approximate goes on from finished federated stages, in which the client was")
-        rounds |= {name: finished[name] for name in longer}
+        rounds |= finished
         changed["stages"] = tuple(
             replace(each, rounds=each.rounds + further) if each.name in longer else each for each in before.stages
         )
@@ -146,6 +143,7 @@ def plan_forgetting(
         before=before,
         after=before.model_copy(update=changed),
         rounds=rounds,
+        whole=frozenset(whole),
         traces=tuple(traces(run, before, wishes, execution.cache)),
         further=further,
     )
@@ -219,30 +217,32 @@ def _require_same_faces(run: Path, checkpoints: Checkpoints) -> None:
         ) from error
 
 
-def _taken_over(run: Path, materials: Materials, checkpoints: Checkpoints, clients: set[str]) -> dict[str, int]:
-    """By stage, how many rounds nothing of these clients has gone into, as far as states were kept after them."""
+def _taken_over(
+    run: Path, materials: Materials, checkpoints: Checkpoints, clients: set[str]
+) -> tuple[dict[str, int], set[str]]:
+    """By stage, how many rounds nothing of these clients has gone into, as far as states were kept after them.
+
+    And the stages of which that is all.
+    """
     first = dict[str, int]()  # the round in which one of them first took part
     for event in read_events(run):
         if isinstance(event, TrainingRound) and clients & set(event.participants):
             first.setdefault(event.stage, event.round)
     partition, recipe = materials.partition, checkpoints.recipe
     trained = clients & set(partition.trained)
-    before, found, whole = predecessors(recipe), dict[str, int](), set[str | None]((None,))
+    before, found, whole = predecessors(recipe), dict[str, int](), set[str]()
     for stage in recipe:
-        if before[stage.name] not in whole:
+        parent = before[stage.name]
+        if parent is not None and parent not in whole:
             continue
         pooled = stage.algorithm.pools_faces and any(stage.takes(name == partition.source) for name in trained)
         free = 0 if pooled else first.get(stage.name, stage.rounds + 1) - 1
-        last = next((each for each in range(free, 0, -1) if checkpoints.after(stage.name, each) is not None), 0)
+        end = checkpoints.last(stage.name)
+        last = max((each for each in (*checkpoints.kept(stage.name), end) if each <= free), default=0)
         if last:
             found[stage.name] = last
-        if last == stage.rounds:
-            whole.add(stage.name)
-    return found
-
-
-def _is_kept(checkpoints: Checkpoints, stage: Stage) -> bool:
-    return checkpoints.after(stage.name, stage.rounds) is not None
+            whole |= {stage.name} if last == end else set()
+    return found, whole
 
 
 # ------------------------------------------------------------------------------------------------------ carrying out

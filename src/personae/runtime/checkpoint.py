@@ -94,9 +94,18 @@ class Checkpoints:
 
     def after(self, stage: str, round_: int) -> tuple[Position, ServerState] | None:
         """Where the run stood after this round of the stage, if that was kept."""
-        rounds = next(each.rounds for each in self.recipe if each.name == stage)
-        path = self._finished(stage) if round_ == rounds else self._kept(stage, round_)
-        return self._load(path) if path.exists() else None
+        if self._kept(stage, round_).exists():
+            return self._load(self._kept(stage, round_))
+        found = self._load(self._finished(stage)) if self._finished(stage).exists() else None
+        return found if found is not None and found[0].round == round_ else None
+
+    def last(self, stage: str) -> int:
+        """The round with which the stage ended; 0 if it has not."""
+        return self._load(self._finished(stage))[0].round if self._finished(stage).exists() else 0
+
+    def kept(self, stage: str) -> tuple[int, ...]:
+        """The rounds after which states were kept, besides the last one."""
+        return tuple(sorted(int(path.stem) for path in (self.folder / "rounds" / stage).glob("*.safetensors")))
 
     def inherit(self, folder: Path, stage: Stage) -> None:
         """Take over the end of a stage from the checkpoints of another run, as if it had been reached here."""

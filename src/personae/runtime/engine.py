@@ -169,13 +169,14 @@ class _Walk:
         for round_ in range(1, last + 1):
             for entry in past.of(stage, round_):
                 self._record(entry) if isinstance(entry, Event) else journal.write(entry)
-            kept = past.state(stage, round_)
-            if kept is not None and stage.evaluates(round_):
-                self._evaluate(stage, stage.server.evaluated(kept[1]), round_, final=round_ == self._last(stage))
+            evaluates, final = stage.evaluates(round_), round_ >= self._last(stage)
+            kept = past.state(stage, round_) if evaluates or round_ == last else None
+            if kept is not None and (evaluates or final):
+                self._evaluate(stage, stage.server.evaluated(kept[1]), round_, final=final)
         if kept is None:
             raise ConfigError(f"stage {stage.name}: the state after round {last} was not kept")
         position, state = kept
-        self.engine.checkpoints.save(stage, last, state, journal.position(), position.figures, self.out)
+        self.engine.checkpoints.save(stage, last, state, journal.position(), position.figures, self.out, final)
         self._publish()
         return state, last + 1, position.figures
 

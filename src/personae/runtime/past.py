@@ -7,13 +7,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from personae.core.events import Event, RoundTime, RoundWarning, TrainingRound, Transfer
+from personae.core.events import (
+    Event,
+    GlobalEvaluation,
+    PersonalEvaluation,
+    RoundTime,
+    RoundWarning,
+    TrainingRound,
+    Transfer,
+)
 from personae.core.message import ServerState
 from personae.core.stage import Stage
 from personae.runtime.checkpoint import Checkpoints, Position
 from personae.runtime.knowledge import unlearnt
 
 FiguresT = TypeVar("FiguresT")
+_EVALUATIONS = (GlobalEvaluation, PersonalEvaluation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +48,7 @@ class Past:
             if isinstance(entry, TrainingRound):
                 asked = self._cleaned(entry).participants
                 yield self._cleaned(entry)
-            elif isinstance(entry, RoundWarning) and not (self.forgotten and self.forgotten in entry.text):
+            elif isinstance(entry, Event) and not (isinstance(entry, _EVALUATIONS) or self._names(entry)):
                 yield entry
         yield from _of_training(entry for entry in mine if isinstance(entry, Transfer) and entry.client in asked)
         yield from (entry for entry in mine if isinstance(entry, RoundTime))
@@ -51,6 +60,10 @@ class Past:
             return found
         position, state = found
         return position, unlearnt(stage.algorithm.forget(state, self.forgotten), self.index)
+
+    def _names(self, event: Event) -> bool:
+        """Whether it is a warning about the client that is forgotten."""
+        return self.forgotten is not None and isinstance(event, RoundWarning) and self.forgotten in event.text
 
     @cached_property
     def _by_round(self) -> dict[tuple[str, int], list[Event | Transfer | RoundTime]]:

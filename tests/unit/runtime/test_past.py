@@ -12,9 +12,10 @@ import torch
 from personae.algorithms import Central, FedAvg, FedFace, FedGC, FedPE, Pretrain
 from personae.core import wire
 from personae.core.algorithm import AnyAlgorithm
-from personae.core.events import RoundTime, TrainingRound, Transfer, entries, events
+from personae.core.events import PrivacySpent, RoundTime, TrainingRound, Transfer, entries, events
 from personae.core.layer import layered
 from personae.core.server_step import ServerStep
+from personae.core.stage import Stage
 from personae.errors import ConfigError
 from personae.layers.carry import Carry
 from personae.runtime.inprocess import SameProcess
@@ -134,6 +135,36 @@ def test_stages_without_the_client_are_taken_over_and_the_result_is_that_of_begi
     assert taken.files() == anew.files()
     assert {name: list(model) for name, model in taken.notebook.models.items()}.keys() == anew.notebook.models.keys()
     assert not torch.equal(taken.final("everybody"), whole.final("everybody"))
+
+
+class Thrifty:
+    """An accountant whose budget allows one round of each stage."""
+
+    def affordable(self, stage: Stage) -> int:
+        return 1
+
+    def remark(self, stage: Stage) -> str | None:
+        return f"{stage.name} ends before its time"
+
+    def spent(self, stage: Stage, round_: int) -> tuple[PrivacySpent, ...]:
+        said = {"delta": 1e-5, "unit": "client", "against": "readers", "covers": (), "complete": True, "secret": False}
+        return (PrivacySpent(stage=stage.name, round=round_, epsilon=2.0, accountant="rdp", **said),)  # type: ignore[arg-type]
+
+
+def test_a_stage_that_a_budget_has_ended_is_taken_over_with_what_it_spent(tmp_path: Path) -> None:
+    def run(name: str, **options: Any) -> Rehearsal:
+        found = Rehearsal(tmp_path / name, RECIPE, source="ann")
+        replace(found.engine(), accountant=Thrifty(), **options).run()
+        return found
+
+    whole, anew = run("whole"), run("anew", absent={"bob"})
+    rounds = {"pretrain": 1, "source": 1}
+    inherit(tmp_path / "taken" / "private", tmp_path / "whole" / "private", rounds, ["bob"])
+    assert [whole.checkpoints.last(stage) for stage in rounds] == [1, 1]
+    taken = run("taken", absent={"bob"}, past=past_of(whole, rounds, forgotten="bob", index=1))
+    assert books(taken) == books(anew)
+    assert taken.files() == anew.files()
+    assert any(event["event"] == "privacy" for event in taken.notebook.books["metrics"])
 
 
 def test_a_stage_whose_end_was_not_kept_cannot_be_taken_over(tmp_path: Path) -> None:
