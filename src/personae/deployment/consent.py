@@ -11,8 +11,11 @@ from personae.core.layer import layers_of
 from personae.core.stage import Stage
 from personae.deployment.job import Job
 from personae.errors import ConfigError, Refused
+from personae.experiment.config import Experiment
 from personae.experiment.home import now
 from personae.files import write_bytes
+from personae.privacy.accountant import Accountant
+from personae.privacy.accountant import in_words as spent_in_words
 from personae.privacy.disclosure import descriptions, leaves, warning
 from personae.progress import Notify, unheard
 from personae.words import counted
@@ -23,20 +26,37 @@ ALL = "all"  # instead of a digest: whatever this server plans
 
 def digest_of(job: Job) -> str:
     """Of a run and all that determines what leaves a client in it. The same plan as another run is another digest."""
-    told = {"run": job.run, "experiment": job.experiment, "coding": job.coding}
+    told = {"run": job.run, "experiment": job.experiment, "coding": job.coding, "clients": job.clients}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def in_words(job: Job, server: str) -> Iterator[str]:
     """The plan for whoever decides: who runs it, what is done, and what leaves."""
     experiment = job.parsed()
-    yield f"the server {server} plans the run {experiment.name} ({job.run[:8]})"
+    others = f" with {counted(job.clients, 'client')}" if job.clients else ""
+    yield f"the server {server} plans the run {experiment.name} ({job.run[:8]}){others}"
     for stage in experiment.recipe:
         yield from _stage(stage)
+    yield from _privacy(experiment, job.clients)
     for name, kind in descriptions(stage.algorithm for stage in experiment.recipe).items():
         if any(name in leaves(stage.algorithm) for stage in experiment.recipe):
             yield f"  {name}: {kind.meaning}"
     yield f"digest of this plan: {digest_of(job)}"
+
+
+def _privacy(experiment: Experiment, clients: int) -> Iterator[str]:
+    """What the whole run may tell about this client at most, where anything bounds it."""
+    noised = [stage for stage in experiment.recipe if any(layer.mechanism for layer in stage.layers)]
+    if not noised:
+        yield "differential privacy: none; no epsilon bounds what updates say about the faces here"
+        return
+    try:
+        eligible = dict.fromkeys((stage.name for stage in experiment.recipe), clients)
+        accountant = Accountant(experiment.recipe, eligible, experiment.budget, cohorts_known=True)
+        for spent in accountant.spent(noised[-1], accountant.affordable(noised[-1])):
+            yield f"differential privacy: {spent_in_words(spent)}"
+    except ConfigError as error:
+        yield f"differential privacy: epsilon is not known here ({error})"
 
 
 def _stage(stage: Stage) -> Iterator[str]:

@@ -20,10 +20,11 @@ class Job:
     experiment: dict[str, Any]  # as it was written; its places of private faces mean nothing to a client
     coding: str = "exact"
     max_bytes: int = 1 << 30  # what an answer may hold
+    clients: int = 0  # how many there are; 0 if that is not told
 
     @classmethod
-    def of(cls, run: str, experiment: Experiment, coding: str, max_bytes: int) -> Self:
-        return cls(run, json.loads(experiment.model_dump_json(exclude_unset=True)), coding, max_bytes)
+    def of(cls, run: str, experiment: Experiment, coding: str, max_bytes: int, clients: int = 0) -> Self:
+        return cls(run, json.loads(experiment.model_dump_json(exclude_unset=True)), coding, max_bytes, clients)
 
     @classmethod
     def parse(cls, text: str | bytes) -> Self:

@@ -55,7 +55,7 @@ class Plan:
     @classmethod
     def new(cls, experiment: Experiment, clients: Sequence[str], conditions: Conditions) -> Self:
         _check(experiment, clients)
-        job = Job.of(uuid.uuid4().hex, experiment, conditions.coding, conditions.max_bytes)
+        job = Job.of(uuid.uuid4().hex, experiment, conditions.coding, conditions.max_bytes, len(clients))
         job.coder()
         return cls(clients=tuple(clients), job=job, conditions=conditions)
 

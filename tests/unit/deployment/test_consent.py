@@ -17,6 +17,7 @@ from personae.deployment.job import Job
 from personae.deployment.join import Member
 from personae.errors import ConfigError, Refused
 from personae.experiment.execution import Execution
+from personae.privacy.accountant import Accountant
 from personae.runtime.host import ClientHost
 from personae.runtime.transport import Request
 from toys import Rehearsal, quickly, stage_of
@@ -34,7 +35,7 @@ EXPERIMENT: dict[str, Any] = {
         },
     ],
 }
-JOB = Job("a1b2c3d4e5", EXPERIMENT)
+JOB = Job("a1b2c3d4e5", EXPERIMENT, clients=12)
 
 
 def consent(home: Path, *answers: bool, accept: tuple[str, ...] = ()) -> tuple[Consent, list[str], list[bool]]:
@@ -53,16 +54,28 @@ def changed(**more: Any) -> Job:
 def test_the_plan_says_who_what_how_often_and_what_leaves() -> None:
     text = "\n".join(in_words(JOB, "hub:9093"))
     for words in (
-        "the server hub:9093 plans the run offices (a1b2c3d4)",
+        "the server hub:9093 plans the run offices (a1b2c3d4) with 12 clients",
         "stage start: pretrain, 1 round, at the server alone",
         "stage together: fedpe, 7 rounds; leaves this client: ",
         "layer clip: norm = 2.5",
         "layer secret-sum: threshold = 0.66",
         "MaskedModelState: uniform numbers",
         "the server checks none of them, and trusts its clients to be honest",
+        "differential privacy: none;",
         f"digest of this plan: {digest_of(JOB)}",
     ):
         assert words in text, words
+
+
+def test_the_plan_says_what_epsilon_all_rounds_spend() -> None:
+    noise = {"name": "local-noise", "norm": 1.0, "multiplier": 20.0}
+    job = changed(layers=[noise, {"name": "secret-sum"}])
+    experiment = job.parsed()
+    accountant = Accountant(experiment.recipe, {"start": 12, "together": 12}, experiment.budget)
+    (spent,) = accountant.spent(experiment.recipe[1], 7)
+    assert 0 < spent.epsilon < 10
+    line = next(line for line in in_words(job, "hub") if line.startswith("differential privacy"))
+    assert f"epsilon {spent.epsilon:.3g} at delta 1e-05 for each client, from the server, too" in line
 
 
 def test_a_person_is_asked_once_and_remembered(tmp_path: Path) -> None:
@@ -90,8 +103,9 @@ def test_a_person_is_asked_once_and_remembered(tmp_path: Path) -> None:
         changed(algorithm={"name": "fedpe", "weighting": "uniform"}),
         replace(JOB, run="another"),  # twice the same plan is twice as much
         replace(JOB, coding="fp16"),
+        replace(JOB, clients=2),
     ],
-    ids=["rounds", "layers", "algorithm", "run", "coding"],
+    ids=["rounds", "layers", "algorithm", "run", "coding", "clients"],
 )
 def test_a_plan_that_changes_is_asked_anew(tmp_path: Path, other: Job) -> None:
     asked, _, left = consent(tmp_path, True, False)

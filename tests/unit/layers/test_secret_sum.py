@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +14,12 @@ from personae.algorithms import FedFR, FedPE
 from personae.core.algorithm import ClientInfo, Reply, Server
 from personae.core.layer import Layer, layered
 from personae.core.message import Trouble
-from personae.core.payload import ModelState
 from personae.core.problem import Problem
 from personae.errors import ConfigError, QuorumLost
 from personae.experiment.config import parse_experiment
 from personae.layers import Carry, Clip, SecretSum
+from personae.layers.local_noise import LocalNoise
+from personae.layers.noise import Noise
 from personae.layers.secret_sum import Arrived, Begin
 from personae.parts import secret_sums as sums
 from personae.parts.masked import Members, as_bytes, as_numbers
@@ -181,25 +182,24 @@ def test_a_run_that_was_killed_within_a_round_goes_on_to_the_same_bits(tmp_path:
     assert cut.notebook.books["metrics"] == whole.notebook.books["metrics"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise(Layer):
-    """Noise at the client, as small as a layer can be."""
-
-    name: ClassVar[str] = "noise"
-
-    def local(self, around, down, private, client):
-        up, kept = around.inner.local(down, private, client)
-        noise = 0.01 * torch.randn(len(up.model.flat), generator=client.generator)
-        return replace(up, model=ModelState(up.model.layout, up.model.flat + noise)), kept
-
-
 def test_clip_then_noise_then_the_sum(tmp_path: Path) -> None:
-    stack = (Clip(norm=0.05), Noise())
+    """Differential privacy at the clients, and a server that sees no single noised update either."""
+    stack = (Clip(norm=0.05), LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"))
     updates = plain_updates(tmp_path / "plain", *stack)
-    run = rehearsal(tmp_path / "sum", *stack, SecretSum()).run()
-    exact, _ = exact_mean(updates, SIX, "samples")
-    assert torch.allclose(run.final().double(), exact, rtol=1e-6, atol=1e-7)
-    assert run.notebook.rounds()[0]["scalars"]["clipped"] == pytest.approx(1.0)
+    run = rehearsal(tmp_path / "sum", *stack, SecretSum())
+    relay = watched(run)
+    exact, _ = exact_mean(updates, SIX, "uniform")
+    plain = rehearsal(tmp_path / "again", *stack).run()
+    trained = slice(plain.federation.backbone().layout.trainable_size)  # variances are put right after the mean
+    assert torch.allclose(run.final()[trained].double(), exact[trained], rtol=1e-6, atol=1e-7)
+    assert torch.allclose(run.final(), plain.final(), rtol=1e-5, atol=1e-6)
+    assert set(relay.heard["train"]["ann"].hints()) == {"model"}
+
+
+def test_noise_at_the_server_wants_to_see_updates() -> None:
+    for stack in ((Noise(norm=1.0, multiplier=1.0), SecretSum()), (SecretSum(), Noise(norm=1.0, multiplier=1.0))):
+        with pytest.raises(ValueError, match="secret-sum"):
+            layered(FedPE(), *stack)
 
 
 def test_public_embeddings_are_summed_too(tmp_path: Path) -> None:
