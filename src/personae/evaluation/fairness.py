@@ -131,8 +131,20 @@ class GroupRates:
     @property
     def fmr_ratio(self) -> float:
         """How many times as often the worst group is matched falsely as the best; infinite where the best never is."""
-        rates = [each.fmr for each in self.groups.values()]
-        return max(rates) / min(rates) if min(rates) else math.inf if max(rates) else 1.0
+        return _ratio([each.fmr for each in self.groups.values()])
+
+    @property
+    def fnmr_ratio(self) -> float:
+        """How many times as often the worst group is rejected falsely as the best; infinite where the best never is."""
+        return _ratio([each.fnmr for each in self.groups.values()])
+
+    @property
+    def fmr_gini(self) -> float:
+        return gini([each.fmr for each in self.groups.values()])
+
+    @property
+    def fnmr_gini(self) -> float:
+        return gini([each.fnmr for each in self.groups.values()])
 
 
 def group_rates(
@@ -161,6 +173,19 @@ def group_rates(
 
 
 KINDS = ("genuine", "impostor")
+
+
+def gini(rates: Sequence[float]) -> float:
+    """The Gini coefficient of two rates or more: 0 where all are alike, 1 where one group has all errors.
+
+    It has the factor n / (n - 1) of the measure of fairness that is made of it (Howard et al., GARBE), so that few
+    groups can reach 1 as well.
+    """
+    count, total = len(rates), math.fsum(rates)
+    if not total:
+        return 0.0
+    differences = math.fsum(abs(one - other) for one in rates for other in rates)
+    return differences / (2 * (count - 1) * total)
 
 
 def _errors(scores: Scores, threshold: float, level: float, resamples: int, seed: int) -> ErrorRates:
@@ -196,6 +221,10 @@ def _spread(values: Sequence[float]) -> Spread:
 def _tenth(count: int) -> int:
     """Rounded up."""
     return -(-count // 10)
+
+
+def _ratio(rates: Sequence[float]) -> float:
+    return max(rates) / min(rates) if min(rates) else math.inf if max(rates) else 1.0
 
 
 def _gap(values: Sequence[float]) -> float:

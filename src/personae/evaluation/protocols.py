@@ -197,7 +197,9 @@ class GroupBenchmark(_OnePart):
         for far in self.fars:
             rates = group_rates(scores, far, resamples=self.resamples)
             match, non_match = rate_name("fmr", far), rate_name("fnmr", far)
-            metrics |= {rate_name("fmr_gap", far): rates.fmr_gap, rate_name("fnmr_gap", far): rates.fnmr_gap}
+            metrics |= {
+                rate_name(name, far): getattr(rates, name) for name in ("fmr_gap", "fnmr_gap", "fmr_gini", "fnmr_gini")
+            }
             for name, each in rates.groups.items():
                 groups[name] |= {match: each.fmr, non_match: each.fnmr}
                 for metric, bounds in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):

@@ -11,7 +11,7 @@ import torch
 from personae.errors import ConfigError, DataError
 from personae.evaluation.bootstrap import Interval, accuracy_interval, error_intervals, tar_intervals
 from personae.evaluation.comparisons import Identified, Scores, all_pairs, held, identified, listed
-from personae.evaluation.fairness import Spread, group_rates, spread, spread_intervals
+from personae.evaluation.fairness import Spread, gini, group_rates, spread, spread_intervals
 from personae.evaluation.pairs import Pairs, sample_pairs
 from personae.evaluation.verification import operating_points, tar_at_far, ten_fold
 
@@ -79,7 +79,17 @@ def test_groups_at_one_threshold_by_hand():
     assert found.fmr_gap == 1 / 4 - 1 / 6
     assert found.fnmr_gap == 1 / 2 - 1 / 3
     assert found.fmr_ratio == pytest.approx(1.5)
+    assert found.fnmr_ratio == pytest.approx(1.5)
+    assert found.fmr_gini == pytest.approx((1 / 4 - 1 / 6) / (1 / 4 + 1 / 6))  # of two: gap by sum
+    assert found.fnmr_gini == pytest.approx((1 / 2 - 1 / 3) / (1 / 2 + 1 / 3))
     assert found.groups["a"].fmr_interval is None
+
+
+def test_the_gini_coefficient_by_hand():
+    assert gini([0.2, 0.2, 0.2]) == pytest.approx(0)
+    assert gini([0.0, 0.0, 0.0]) == 0
+    assert gini([0.0, 0.0, 0.3, 0.0]) == pytest.approx(1)  # one group has all errors
+    assert gini([0.1, 0.2, 0.6]) == pytest.approx(2 * (0.1 + 0.5 + 0.4) / (2 * 2 * 0.9))
 
 
 def test_a_threshold_from_elsewhere():

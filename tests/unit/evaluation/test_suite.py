@@ -239,6 +239,8 @@ def test_groups(tmp_path):
         "accuracy_gap": max(accuracies.values()) - min(accuracies.values()),
         "fmr_gap@1e-01": rates.fmr_gap,
         "fnmr_gap@1e-01": rates.fnmr_gap,
+        "fmr_gini@1e-01": rates.fmr_gini,
+        "fnmr_gini@1e-01": rates.fnmr_gini,
     }
     assert {"a/accuracy", "b/fmr@1e-01", "a/fnmr@1e-01"} <= result.intervals.keys()
     assert (result.genuine_pairs, result.impostor_pairs) == (60, 60)

@@ -30,6 +30,15 @@ def test_its_claims_are_those_of_the_papers():
             assert len(claim["gates"]) == len(known[claim["id"]].gates)
 
 
+def test_every_claim_has_a_row_and_one_that_was_not_judged_says_so(tmp_path: Path):
+    lines = page(tmp_path).splitlines()
+    for system in SYSTEMS.values():
+        for claim in system.claims:
+            (row,) = (line for line in lines if line.startswith(f"| **{claim.id}** "))
+            assert "| not judged with its gates |" in row
+            assert f"`personae reproduce {system.name} --scale paper --claims {claim.id}`" in row
+
+
 def test_a_row_by_hand(tmp_path: Path):
     gates = [
         {
