@@ -88,7 +88,7 @@ def disclosures(run: Run) -> list[Note]:
     found = []
     for stage in run.stages:
         if stage.pools_faces:
-            text = " pooled the faces of all clients in one place. It is a bound to compare with, not a private method."
+            text = " had the faces of all clients in one place. It is a bound to compare with, not a private method."
             found.append(Note(text, "alarm", stage.label))
         if templates := [payload for payload in left(run, stage) if run.described(payload).is_template]:
             text = (

@@ -288,7 +288,7 @@ def _who_won(best: Model | None, baseline: Model | None, question: Question | No
 
 def _what_left(run: Run) -> tuple[str, ...]:
     pooled = [stage.label for stage in run.stages if stage.pools_faces]
-    exception = f"; only {joined(pooled)} pooled them, for comparison" if pooled else ""
+    exception = f"; only {joined(pooled)} had them in one place, for comparison" if pooled else ""
     if not run.sent:
         declared = [stage for stage in run.stages if stage.discloses is None or stage.discloses]
         return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model{exception}.",)

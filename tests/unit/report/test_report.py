@@ -148,7 +148,7 @@ def test_numbers_on_the_page(finished):
 def test_disclosure_is_visible(finished):
     words = read(finished).words
     assert "federated: vectors that stand for single persons (ClassEmbeddings) left the clients" in words
-    assert "central pooled the faces of all clients in one place" in words
+    assert "central had the faces of all clients in one place" in words
     assert 'class="alarm"' in (finished / "report.html").read_text()
 
 

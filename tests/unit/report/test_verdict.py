@@ -110,7 +110,7 @@ def test_what_left_and_how_long(folder):
     _, left, took = judged(folder).sentences
     # 5 clients, 5 rounds: weights, vectors, counts
     assert left.startswith(f"The clients sent {size(25 * (1_234_567 + 20_480 + 8))}: weights, a vector for each person")
-    assert "No face left them; only central pooled them, for comparison." in left
+    assert "No face left them; only central had them in one place, for comparison." in left
     assert "15 rounds in 3 stages with 5 clients" in took
 
 
