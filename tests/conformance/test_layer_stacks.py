@@ -22,7 +22,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
-from personae.layers import LAYERS, Canaries, Carry, Clip, LocalNoise, Noise, SecretSum
+from personae.layers import LAYERS, Canaries, Carry, Centres, Clip, LocalNoise, Noise, SecretSum
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
@@ -46,6 +46,7 @@ STACKS: dict[str, tuple[Layer, ...]] = {
         Noise(norm=0.05, multiplier=0.1, quantile=0.5, randomness="seed"),
     ),
     "local-noise": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"),),
+    "centres": (Centres(clusters=2, multiplier=0.01, randomness="seed"),),
     "local-noise-then-sum": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"), SecretSum()),
     "canaries": (Canaries(count=2, norm=0.05),),
 }
@@ -72,6 +73,7 @@ REFUSED = {  # by stack: the algorithms that it cannot go around
     "noise": NO_MODEL | BESIDES,
     "carry-then-adaptive-noise": NO_MODEL | BESIDES | NO_LOCAL_SGD,
     "local-noise": NO_MODEL | BESIDES,
+    "centres": set(FEDERATED) - TEMPLATES | {"oracle"},
     "local-noise-then-sum": NO_MODEL | BESIDES,
     "canaries": NO_MODEL | TEMPLATES,
 }
@@ -126,7 +128,9 @@ def test_what_may_go_together_is_what_is_expected_to() -> None:
         runs = {name for name, chosen, rule in EVERYTHING if (chosen, rule) == (stack, "mean")}
         assert runs == set(FEDERATED) - refused, stack
     by_any_rule = {stack for _, stack, rule in EVERYTHING if rule == "median"}
-    assert by_any_rule == {"carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise", "canaries"}
+    assert by_any_rule == {
+        *("carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise", "centres", "canaries")
+    }
     assert {name for name, _, rule in EVERYTHING if rule == "median"} == set(FEDERATED) - NO_MODEL - {"q_fedavg"}
 
 

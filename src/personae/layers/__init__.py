@@ -4,12 +4,15 @@ from personae.core.layer import Layer
 from personae.core.registry import Registry
 from personae.layers.canaries import Canaries
 from personae.layers.carry import Carry
+from personae.layers.centres import Centres
 from personae.layers.clip import Clip
 from personae.layers.local_noise import LocalNoise
 from personae.layers.noise import Noise
 from personae.layers.secret_sum import SecretSum
 
-LAYERS: Registry[Layer] = Registry("personae.layers", Layer, (Canaries, Carry, Clip, Noise, LocalNoise, SecretSum))
+LAYERS: Registry[Layer] = Registry(
+    "personae.layers", Layer, (Canaries, Carry, Clip, Noise, LocalNoise, Centres, SecretSum)
+)
 EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
     Carry(momentum="client"),
     Carry(momentum="server"),
@@ -20,7 +23,8 @@ EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client,
     Noise(norm=1.0, multiplier=1.0),
     Noise(norm=1.0, multiplier=1.0, quantile=0.5),
     LocalNoise(norm=1.0, multiplier=10.0),
+    Centres(clusters=4, multiplier=1.0),
     SecretSum(),
 )
 
-__all__ = ["EXAMPLES", "LAYERS", "Canaries", "Carry", "Clip", "LocalNoise", "Noise", "SecretSum"]
+__all__ = ["EXAMPLES", "LAYERS", "Canaries", "Carry", "Centres", "Clip", "LocalNoise", "Noise", "SecretSum"]
