@@ -9,6 +9,7 @@ from personae.core.stage import Stage
 from personae.data.holdings import Holding
 from personae.errors import ConfigError
 from personae.experiment.materials import Materials
+from personae.privacy.accountant import Accountant
 from personae.privacy.disclosure import message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
 
@@ -45,6 +46,7 @@ class Forecast:
     memory_bytes: int  # of weights and updates in all processes; the activations of a batch come on top
     pixel_bytes: int  # mapped from disk, shared by all processes
     stages: list[StageForecast]
+    privacy: list[str]  # epsilon at the end, in words; nothing, where no layer adds noise
 
 
 def forecast(materials: Materials) -> Forecast:
@@ -55,6 +57,7 @@ def forecast(materials: Materials) -> Forecast:
     layout = Layout.of(experiment.network.layout())
     width = experiment.network.embedding
     sets = [faces for faces in (materials.public, materials.private, materials.heldout) if faces is not None]
+    eligible = {stage.name: len(_side(stage, trainers, materials)) for stage in experiment.recipe}
     return Forecast(
         clients=len(summary),
         new_clients=len(summary) - len(trainers),
@@ -67,6 +70,7 @@ def forecast(materials: Materials) -> Forecast:
         memory_bytes=4 * layout.size * COPIES * (workers + (workers > 1)) + MEMORY,
         pixel_bytes=sum(len(faces) * faces.size[0] * faces.size[1] * 3 for faces in sets),
         stages=[_stage(stage, trainers, layout, width, materials) for stage in experiment.recipe],
+        privacy=Accountant(experiment.recipe, eligible, experiment.budget).outlook(),
     )
 
 

@@ -118,6 +118,12 @@ class Accountant:
             f"make it {then:.3g}"
         )
 
+    def outlook(self) -> list[str]:
+        """What the whole run will have spent, in words, and which of its stages will end before their time."""
+        last = self.recipe[-1]
+        ended_early = [remark for stage in self.recipe if (remark := self.remark(stage))]
+        return [*map(in_words, self.spent(last, self.affordable(last))), *ended_early]
+
     def spent(self, stage: Stage, round_: int) -> list[PrivacySpent]:
         """What can be said after this round of this stage, by unit and observer; nothing, where no layer adds noise."""
         done = {each.name: each.rounds for each in self.recipe[: self.recipe.index(stage)]}

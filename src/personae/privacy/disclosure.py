@@ -55,7 +55,9 @@ Layers go around any algorithm and can change this. The second table says what e
 from them, around `fedpe`. In the layer `carry`, control variates, and momentum that the server averages, add a
 `Gradient` in both directions: it says about a client's faces what an update of the weights says, and momentum a little
 more, since it is of the last few batches. Momentum that a client keeps adds nothing. BatchNorm that a client keeps
-makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these entries are then not in the message.
+makes its model a `ModelWithoutStatistics` or a `ModelWithoutBatchNorm`: these entries are then not in the message. The
+layers `noise` and `local-noise` take losses and counts out of messages, since no noise hides these. The layer `centres`
+sends `NoisedCentres` in the place of class embeddings.
 
 Every evaluation on a client's own faces sends back `Scalars` (its figures) and nothing else.
 

@@ -11,9 +11,10 @@ from rich.text import Text
 from personae.console import output
 from personae.experiment.forecast import Forecast
 from personae.experiment.proposal import Proposal
+from personae.privacy.accountant import in_words, spent
 from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.fairness import plain_fairness
-from personae.report.records import read_run
+from personae.report.records import read_events, read_run
 from personae.report.table import rows_of
 from personae.report.verdict import verdict
 from personae.report.warnings import warnings_of
@@ -32,6 +33,7 @@ def models(run: Path, page: Path, as_json: bool) -> None:
         rows = [{"label": row.label, "metrics": row.metrics} for row in rows_of(content)]
         evaluated = {"verdict": [*found.sentences, *found.remarks], "models": rows}
         evaluated |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
+        evaluated |= {"differential_privacy": [each.plain() for each in spent(read_events(run))]}
         evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         print_json({"run": str(run), "report": str(page), **evaluated})
         return
@@ -39,6 +41,8 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     print_clusters(output, run)
     for line in warnings_of(content):
         output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
+    for each in spent(read_events(run)):
+        say(f"differential privacy: {in_words(each)}")
     say(f"report: {page}")
 
 
@@ -135,3 +139,5 @@ def forecast(found: Forecast, as_json: bool) -> None:
     output.print(table)
     for kinds, stages in leaving.items():
         say(f"leaves a client in {', '.join(stages)}: {kinds}")
+    for line in found.privacy or ["none"]:
+        say(f"differential privacy: {line}")

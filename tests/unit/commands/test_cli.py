@@ -218,7 +218,9 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
     )
     assert stage["bytes_up"] == crossed + 3 * 8
     kinds = ", ".join(stage["leaves"])
-    assert f"leaves a client in federate: {kinds}\n" in personae("run", experiment, "--dry-run", "--workers", "1").out
+    told = personae("run", experiment, "--dry-run", "--workers", "1").out
+    assert f"leaves a client in federate: {kinds}\n" in told
+    assert "differential privacy: none\n" in told
 
 
 def test_a_dry_run_counts_what_layers_send(personae: Personae, experiment: Path) -> None:

@@ -228,6 +228,15 @@ def test_a_budget_ends_a_stage_before_it_is_exceeded() -> None:
     assert Accountant((stage,), {"train": 10}, Budget(epsilon=40.0)).remark(stage) is None
 
 
+def test_the_outlook_is_of_the_whole_run_within_its_budget() -> None:
+    stage, plain = noised(5.0, 100), stage_of(Pretrain(), name="public")
+    accounts = Accountant((plain, stage), {"public": 0, "train": 10}, Budget(epsilon=4.0, delta=DELTA))
+    words, early = accounts.outlook()
+    assert words == in_words(accounts.spent(stage, accounts.affordable(stage))[0])
+    assert early == accounts.remark(stage)
+    assert Accountant((plain,), {"public": 0}).outlook() == []
+
+
 def test_a_budget_that_cannot_be_kept_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"budget: stage plain sends ModelState without noise"):
         epsilon(stage_of(FedPE(), name="plain"), noised(5.0, 3), epsilon=8.0)
