@@ -9,11 +9,12 @@ from personae import screen
 from personae.commands.options import AsJson, Settings, Workers, execution_of
 from personae.deployment.processes import require_flower
 from personae.errors import ConfigError
-from personae.experiment.forgetting import finish_swap, model_digests, plan_forgetting
 from personae.experiment.forgetting import forget as carry_out
+from personae.experiment.forgetting import model_digests, plan_forgetting
 from personae.experiment.purging import due
 from personae.experiment.purging import purge as delete
 from personae.experiment.retention import KINDS
+from personae.experiment.successor import finish_swap
 from personae.interrupts import interruptible
 from personae.privacy.forgotten_log import operator_key, verify
 from personae.report.records import is_networked, read_run

@@ -6,10 +6,7 @@ old one stays as it is. What was interrupted goes on when the same is asked for 
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,14 +27,10 @@ from personae.experiment.explain import nearest
 from personae.experiment.forgotten import Forgotten, absent, people_of, pseudonym
 from personae.experiment.materials import Materials
 from personae.experiment.overrides import apply
-from personae.experiment.retention import SCHEDULE
 from personae.experiment.run import conduct
-from personae.experiment.rundir import LOCK, OWN
-from personae.files import hold
+from personae.experiment.successor import MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
 from personae.privacy.audit import PRIVACY_ATTACKS
-from personae.privacy.audit.finding import FILE as AUDIT
-from personae.privacy.forgotten_log import LOG, ForgottenEntry, append
-from personae.report.html import write_report
+from personae.privacy.forgotten_log import ForgottenEntry
 from personae.report.records import is_networked, read_events, read_run
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.past import Past
@@ -48,10 +41,6 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "not measured"
 MEMBERSHIP = "membership"  # the attack that is made before and after
-MADE = (  # what a run makes of its clients
-    *("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking"),
-    *("audit", AUDIT),
-)
 
 
 @dataclass(frozen=True)
@@ -270,60 +259,6 @@ def forget(forgetting: Forgetting, execution: Execution, key: "Ed25519PrivateKey
     return entry
 
 
-def log_and_swap(
-    run: Path,
-    entry: ForgottenEntry,
-    key: "Ed25519PrivateKey",
-    *,
-    left_out: AbstractSet[str] = frozenset(),
-    report: bool = True,
-) -> None:
-    """Write it down in the new run, and put that in the place of the old one.
-
-    What others have put into the old one comes along, but for what is `left_out`.
-    """
-    out = folder_of_new(run)
-    (out / LOG).unlink(missing_ok=True)  # of an attempt that was interrupted here
-    for name in (LOG, SCHEDULE):
-        if (run / name).is_file():
-            shutil.copy(run / name, out / name)
-    append(out / LOG, entry, key)
-    if report:
-        write_report(out)
-    for other in others_in(run, left_out):
-        if not (out / other.name).exists():
-            shutil.copytree(other, out / other.name) if other.is_dir() else shutil.copy2(other, out / other.name)
-    run.resolve().rename(_old(run))
-    finish_swap(run)
-
-
-def finish_swap(run: Path) -> None:
-    """What is left to do of an exchange of two folders that was interrupted."""
-    run = run.resolve()  # the folder itself, where this is a link to it
-    if not run.exists() and _old(run).exists():
-        (folder_of_new(run) if folder_of_new(run).exists() else _old(run)).rename(run)
-    if run.exists() and _old(run).exists():
-        shutil.rmtree(_old(run))
-
-
-@contextmanager
-def alone_in(run: Path) -> Iterator[None]:
-    held = hold(run / LOCK, f"{run}: another process is working in this run; stop it, or wait for it")
-    try:
-        yield
-    finally:
-        held.release()
-
-
-def folder_of_new(run: Path) -> Path:
-    """Where the run is made that takes the place of this one."""
-    return run.resolve().with_name(f".{run.resolve().name}.forgetting")
-
-
-def _old(run: Path) -> Path:
-    return run.resolve().with_name(f".{run.resolve().name}.forgotten")
-
-
 def _require_same_wish(out: Path, forgetting: Forgetting) -> None:
     known = out / "config.json"
     if known.is_file() and json.loads(known.read_text()) != json.loads(json.dumps(forgetting.after.resolved())):
@@ -442,12 +377,6 @@ def _require_none(out: Path, gone: Iterable[str], where: str, found: Iterable[st
 
 
 # ------------------------------------------------------------------------------------------------------- what holds it
-
-
-def others_in(run: Path, also: AbstractSet[str] = frozenset()) -> list[Path]:
-    """What is in a run's folder and was not put there by the run; `also` is what else such a run has there."""
-    own = OWN | {"report.html", LOG, AUDIT} | also
-    return sorted(path for path in run.iterdir() if path.name not in own and not path.name.startswith("."))
 
 
 def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache: Path | None) -> Iterator[Trace]:
