@@ -28,6 +28,7 @@ from personae.experiment.forgotten import Forgotten, absent, people_of, pseudony
 from personae.experiment.materials import Materials
 from personae.experiment.overrides import apply
 from personae.experiment.run import conduct
+from personae.experiment.sources import SYNTHETIC
 from personae.experiment.successor import MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.forgotten_log import ForgottenEntry
@@ -321,7 +322,8 @@ def _verified(out: Path, forgetting: Forgetting, execution: Execution) -> tuple[
         _require_none(out, gone, "a state of the server", known)
         kept = {name for name in gone if PrivateStore.of(out / "private", name).root.exists()}
         _require_none(out, gone, "private state", kept)
-        found += ["it was asked in no round and is in no record", "no state of the server has an entry of it"]
+        asked = "in none of the further rounds" if forgetting.further else "in no round"
+        found += [f"it was asked {asked} and is in no record", "no state of the server has an entry of it"]
         found += ["it has no private state"]
     for wish in forgetting.wishes:
         if wish.person is not None:
@@ -392,7 +394,8 @@ def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache
     for path in others_in(run):
         yield Trace(str(path), "kept: look whether it holds anything of it")
     if experiment.data.private is not None:
-        for name, source in experiment.data.private.all_parts().items():
+        real = {name: each for name, each in experiment.data.private.all_parts().items() if each.source != SYNTHETIC}
+        for name, source in real.items():
             title = f"the faces, {name}: {source.source}" if name else f"the faces: {source.source}"
             yield Trace(title, "kept: nobody holds them in this run; delete them there")
     yield Trace(

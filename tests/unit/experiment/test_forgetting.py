@@ -309,6 +309,7 @@ def test_approximate_forgetting_removes_what_it_sent_and_trains_on(
     entry = carry_out(planned, execution)
     assert entry.how.startswith("approximate: its entries removed, and 2 rounds trained on without it: federate")
     assert "central" in entry.how
+    assert entry.verified[0] == "it was asked in none of the further rounds and is in no record"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rounds = [line["round"] for line in lines if line["event"] == "round" and line["stage"] == "federate"]
     assert rounds == [1, 2, 3, 4, 5]
