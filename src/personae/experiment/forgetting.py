@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from personae.core.acceleration import Acceleration
-from personae.core.events import PersonalEvaluation, RoundTime, TrainingRound, Transfer, entries, ledger
+from personae.core.events import RoundTime, TrainingRound, Transfer, entries, ledger
 from personae.core.layer import innermost
 from personae.core.stage import predecessors
 from personae.data.pixels import default_cache
@@ -34,7 +34,7 @@ from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.forgotten_log import ForgottenEntry
 from personae.report.records import is_networked, read_events, read_run
 from personae.runtime.checkpoint import Checkpoints
-from personae.runtime.past import Past
+from personae.runtime.past import OF_NO_CLIENT, Past
 from personae.runtime.store import PrivateStore
 
 if TYPE_CHECKING:
@@ -363,13 +363,11 @@ def _percent(value: float | None) -> str:
 
 
 def named_in_records(run: Path) -> set[str]:
-    """The clients that the records of a run name."""
+    """All names by which the records of a run tell of clients, and some others."""
     named = {transfer.client for transfer in _transfers(run)}
     for event in read_events(run):
-        if isinstance(event, TrainingRound):
-            named |= {*event.participants, *event.rejected, *event.failed, *event.clients}
-        elif isinstance(event, PersonalEvaluation):
-            named |= event.clients.keys()
+        said = {name: value for name, value in event.plain().items() if name not in OF_NO_CLIENT}
+        named |= {name for value in said.values() if isinstance(value, Mapping | tuple) for name in value}
     return named
 
 

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from personae.core.events import (
     Event,
@@ -21,7 +21,8 @@ from personae.core.stage import Stage
 from personae.runtime.checkpoint import Checkpoints, Position
 from personae.runtime.knowledge import unlearnt
 
-FiguresT = TypeVar("FiguresT")
+EventT = TypeVar("EventT", bound=Event)
+OF_NO_CLIENT = frozenset({"scalars", "metrics"})  # fields of events whose keys are names of figures
 _EVALUATIONS = (GlobalEvaluation, PersonalEvaluation)
 
 
@@ -45,11 +46,10 @@ class Past:
         mine = self._by_round.get((stage.name, round_), [])
         asked: tuple[str, ...] = ()
         for entry in mine:
-            if isinstance(entry, TrainingRound):
-                asked = self._cleaned(entry).participants
-                yield self._cleaned(entry)
-            elif isinstance(entry, Event) and not (isinstance(entry, _EVALUATIONS) or self._names(entry)):
-                yield entry
+            if isinstance(entry, Event) and not (isinstance(entry, _EVALUATIONS) or self._names(entry)):
+                event = entry if self.forgotten is None else without_client(entry, self.forgotten)
+                asked = event.participants if isinstance(event, TrainingRound) else asked
+                yield event
         yield from _of_training(entry for entry in mine if isinstance(entry, Transfer) and entry.client in asked)
         yield from (entry for entry in mine if isinstance(entry, RoundTime))
 
@@ -72,17 +72,17 @@ class Past:
             found[entry.stage, entry.round].append(entry)
         return found
 
-    def _cleaned(self, entry: TrainingRound) -> TrainingRound:
-        return replace(
-            entry,
-            participants=tuple(name for name in entry.participants if name != self.forgotten),
-            rejected=self._others(entry.rejected),
-            failed=self._others(entry.failed),
-            clients=self._others(entry.clients),
-        )
 
-    def _others(self, by_client: Mapping[str, FiguresT]) -> dict[str, FiguresT]:
-        return {name: each for name, each in by_client.items() if name != self.forgotten}
+def without_client(event: EventT, client: str) -> EventT:
+    """The event without what it says of a client by its name."""
+    said = {each.name: getattr(event, each.name) for each in fields(event)}
+    kept: dict[str, Any] = {}
+    for name, value in said.items():
+        if isinstance(value, Mapping) and client in value and name not in OF_NO_CLIENT:
+            kept[name] = {other: each for other, each in value.items() if other != client}
+        elif isinstance(value, tuple) and client in value:
+            kept[name] = tuple(other for other in value if other != client)
+    return replace(event, **kept)
 
 
 def _of_training(transfers: Iterable[Transfer]) -> Iterator[Transfer]:
