@@ -26,13 +26,17 @@ from personae.report.records import read_run
 
 BASE = ("data.heldout.identities=60", "threads=1", "evaluation.pairs_per_fold=30")
 SYSTEMS = ("fedpe", "fedgc", "fedface", "fedfr", "hf_maml", "unsupervised")
-NOISE = {"name": "noise", "norm": 1.0, "multiplier": 1.0, "randomness": "seed"}
+MUCH = {"name": "noise", "norm": 0.3, "multiplier": 1.0, "randomness": "seed"}
+LITTLE = {**MUCH, "multiplier": 0.05}
+CANARIES = {"name": "canaries", "count": 32, "norm": 0.3}
 DEFENCES: dict[str, list[dict[str, object]]] = {
     "none": [],
     "secret-sum": [{"name": "secret-sum"}],
-    "noise": [NOISE],
-    "canaries": [{"name": "canaries", "count": 32, "norm": 1.0}],
-    "noise-and-canaries": [NOISE, {"name": "canaries", "count": 32, "norm": 1.0}],
+    "noise": [MUCH],
+    "little-noise": [LITTLE],
+    "canaries": [CANARIES],
+    "noise-and-canaries": [MUCH, CANARIES],
+    "little-noise-and-canaries": [LITTLE, CANARIES],
 }
 START = "start"
 

@@ -64,6 +64,11 @@ def prepare(
     A run that has not completed a round makes room for another experiment, as everywhere. Clients to `exclude` are put
     out of it, and those to `include` are let in again.
     """
+    if experiment.audit.rounds or experiment.audit.attacks:
+        raise ConfigError(
+            "[audit] is for personae run: over a network nobody has the faces that an audit needs, and no client has "
+            "agreed that their updates are kept; leave it out"
+        )
     if resume:
         experiment = still_without(experiment, out)
     gone = absent(experiment.forgotten)

@@ -32,7 +32,7 @@ from personae.deployment.processes import QUIET, end_leftovers, environment, fre
 from personae.deployment.serve import _alone, prepare, serve
 from personae.errors import ConfigError, DataError
 from personae.experiment.concealed import concealed
-from personae.experiment.config import Experiment, load_experiment, parse_experiment
+from personae.experiment.config import AuditSection, Experiment, load_experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import deal, own_faces
 from personae.experiment.materials import Materials
@@ -175,6 +175,9 @@ def test_a_client_is_told_the_very_experiment(recipe: Path) -> None:
 
 def test_a_client_can_be_put_out_when_a_run_goes_on_and_let_in_again(tmp_path: Path) -> None:
     out, conditions = tmp_path / "run", Conditions()
+    watched = experiment().model_copy(update={"audit": AuditSection(rounds=(1,))})
+    with pytest.raises(ConfigError, match=r"\[audit\] is for personae run"):
+        prepare(watched, out, ["ann", "bob"], conditions, resume=False)
     prepare(experiment(), out, ["ann", "bob", "eve"], conditions, resume=False, exclude=["eve"])
     assert Exclusions.of(out).names() == {"eve"}
     prepare(experiment(), out, ["ann"], conditions, resume=True, exclude=["bob"])  # their keys are gone

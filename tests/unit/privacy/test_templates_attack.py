@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacked import evidence
-from personae.privacy.audit import PRIVACY_ATTACKS, Audit, read_audit, write_audit
+from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, read_audit, write_audit
 from personae.privacy.audit.attack import means
 from personae.privacy.audit.finding import wilson
 from personae.privacy.audit.templates import Templates
@@ -59,6 +59,13 @@ def test_an_audit_is_read_as_it_was_written(tmp_path):
     write_audit(tmp_path, whole)
     assert read_audit(tmp_path) == whole
     assert read_audit(tmp_path / "elsewhere") is None
+
+
+def test_an_area_tells_as_much_below_half_as_above():
+    area = {"attack": "membership", "stage": "train", "target": "model", "value": 0.2, "chance": 0.5}
+    assert Finding(**area, figure="AUC", low=0.1, high=0.3).beyond_chance
+    assert not Finding(**area, figure="AUC", low=0.1, high=0.6).beyond_chance
+    assert not Finding(**area, figure="rank-1", low=0.1, high=0.3).beyond_chance
 
 
 @pytest.mark.parametrize(("hits", "trials", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634)])

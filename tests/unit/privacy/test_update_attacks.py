@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from attacked import evidence, sent
-from personae.core.payload import Count
+from personae.core.message import ClientEvaluation
+from personae.core.payload import Scalars
 from personae.parts.images import normalise
 from personae.privacy.audit.attack import means
 from personae.privacy.audit.hidden_rows import HiddenRows
@@ -75,6 +76,7 @@ def test_updates_of_noise_name_nobody(plain, attack):
 @pytest.mark.parametrize("attack", [HiddenRows(), Updates()])
 def test_without_updates_that_can_be_read_nothing_is_measured(plain, attack):
     assert "kept no updates" in attack.findings(plain)[0].reason
-    hidden = [replace(each, message=replace(each.message, samples=Count(2))) for each in noise(plain, 0)[:1]]
-    found = attack.findings(replace(plain, received=hidden, rows={}))
+    unreadable = replace(noise(plain, 0)[0], message=ClientEvaluation(metrics=Scalars({})))
+    assert "holds no weights" in attack.findings(replace(plain, received=[unreadable]))[0].reason
+    found = attack.findings(replace(plain, received=noise(plain, 0), rows={}))
     assert "whose people are known" in found[0].reason

@@ -10,6 +10,7 @@ from personae.errors import DataError
 from personae.files import write_text
 
 FILE = "audit.json"  # in the folder of a run
+AUC = "AUC"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,10 @@ class Finding:
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether the interval lies above what guessing gives."""
-        return self.low is not None and self.chance is not None and self.low > self.chance
+        """Whether the interval does not hold what guessing gives. An AUC tells as much below as above."""
+        if self.low is None or self.high is None or self.chance is None:
+            return False
+        return self.low > self.chance or (self.figure == AUC and self.high < self.chance)
 
 
 @dataclass(frozen=True, kw_only=True)

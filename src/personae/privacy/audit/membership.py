@@ -16,7 +16,7 @@ from torch import Tensor
 from personae.core.embedder import Embedder
 from personae.core.payload import Gradient, ModelState, NetworkVector
 from personae.privacy.audit.attack import Evidence, PrivacyAttack, Unmeasurable, trained
-from personae.privacy.audit.finding import Finding, wilson
+from personae.privacy.audit.finding import AUC, Finding, wilson
 
 LOW_FPR = 1e-3
 
@@ -34,7 +34,7 @@ class Membership(PrivacyAttack):
     strength: ClassVar[str] = (
         "moderate: one statistic, calibrated on shadow people; attacks that train shadow models get further"
     )
-    figure: ClassVar[str] = "AUC"
+    figure: ClassVar[str] = AUC
 
     def measure(self, evidence: Evidence) -> Iterator[Finding]:
         shadows = [person.photos for person in evidence.shadows if len(person.photos) > 1]
@@ -117,7 +117,7 @@ def _figures(name: str, evidence: Evidence, target: str, inside: Tensor, outside
     shared = {"attack": name, "stage": evidence.stage, "target": target}
     yield Finding(
         **shared,
-        figure="AUC",
+        figure=AUC,
         value=area,
         chance=0.5,
         low=max(0.0, area - reach),
