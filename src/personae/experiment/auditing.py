@@ -29,6 +29,7 @@ from personae.privacy.audit import (
     Person,
     PrivacyAttack,
     Received,
+    read_audit,
     write_audit,
 )
 from personae.report.records import is_networked, read_run
@@ -78,7 +79,8 @@ def audit_run(
                 findings += attack.findings(evidence)
                 advance(1)
     audit = Audit(tuple(attack.described() for attack in chosen), tuple(findings))
-    write_audit(run, audit)
+    earlier = read_audit(run)
+    write_audit(run, earlier.followed_by(audit) if earlier else audit)
     return audit
 
 

@@ -17,8 +17,8 @@ NO_BOUND = "none. Nothing bounds mathematically what the model or an update says
 THREATS = (
     (
         "the server",
-        "It keeps to the method and looks at everything that it receives. It never receives faces. Nothing here stops "
-        "a server that sends a client something else than the method says.",
+        "It keeps to the method and looks at everything that it receives. It receives faces only in stages that pool "
+        "them. Nothing here stops a server that sends a client something else than the method says.",
     ),
     (
         "another client",
@@ -121,7 +121,7 @@ def attack_row(finding: Finding) -> list[str]:
     """Stage, attack, target, figure, value, interval, chance, trials."""
     cells = [finding.stage, finding.attack, finding.target, finding.figure]
     if finding.value is None:
-        return [*cells, NOT_MEASURED, "–", "–", "–"]
+        return [*cells, f"{NOT_MEASURED}: {finding.reason}", "–", "–", "–"]
     interval = "–" if finding.low is None or finding.high is None else f"{_told(finding, finding.low)} to "
     interval += "" if finding.high is None else _told(finding, finding.high)
     chance = "–" if finding.chance is None else _told(finding, finding.chance)

@@ -23,7 +23,4 @@ def audit(found: Audit, page: Path, as_json: bool) -> None:
         style = "bold red" if finding.beyond_chance else ""
         table.add_row(*(Text(cell, style=style) for cell in attack_row(finding)))
     output.print(table)
-    for finding in found.findings:
-        if finding.reason:
-            say(f"{finding.stage}, {finding.attack}: not measured, {finding.reason}")
     say(f"report: {page}")

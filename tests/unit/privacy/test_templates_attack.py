@@ -59,6 +59,9 @@ def test_an_audit_is_read_as_it_was_written(tmp_path):
     write_audit(tmp_path, whole)
     assert read_audit(tmp_path) == whole
     assert read_audit(tmp_path / "elsewhere") is None
+    other = replace(whole.findings[0], attack="other")
+    again = Audit((), (replace(whole.findings[0], value=0.1),))
+    assert Audit((), (*whole.findings, other)).followed_by(again) == Audit((), (other, *again.findings))
 
 
 def test_an_area_tells_as_much_below_half_as_above():

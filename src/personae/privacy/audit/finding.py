@@ -54,6 +54,13 @@ class Audit:
     attacks: tuple[Described, ...]
     findings: tuple[Finding, ...]
 
+    def followed_by(self, later: "Audit") -> "Audit":
+        """Both, where an attack on a stage that was made again counts as it was found last."""
+        again = {(each.stage, each.attack) for each in later.findings}
+        words = {each.name: each for each in (*self.attacks, *later.attacks)}
+        kept = tuple(each for each in self.findings if (each.stage, each.attack) not in again)
+        return Audit(tuple(words.values()), (*kept, *later.findings))
+
     def of(self, stages: Iterable[str]) -> tuple[Finding, ...]:
         wanted = set(stages)
         return tuple(each for each in self.findings if each.stage in wanted)
