@@ -11,7 +11,7 @@ from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.held_out import with_people_held_out
 from personae.experiment.materials import Materials
-from personae.models.network import Network
+from personae.models import Network, load_weights
 
 Table = dict[str, Any]
 COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
@@ -26,7 +26,7 @@ class Beginning:
     trained: bool
 
 
-SCRATCH, PRETRAINED, GIVEN = Beginning(0.1, 20, False), Beginning(0.05, 6, True), Beginning(0.01, 6, True)
+SCRATCH, PRETRAINED, GIVEN = Beginning(0.1, 20, False), Beginning(0.03, 6, True), Beginning(0.01, 6, True)
 
 
 def methods_experiment(
@@ -46,6 +46,8 @@ def methods_experiment(
     """
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigError(f"--methods {','.join(unknown)}: there are {', '.join(METHODS)}")
+    if weights and network is None:
+        network = load_weights(weights)[0]  # they say by themselves which network they are of
     start = GIVEN if weights else PRETRAINED if public else SCRATCH
     left_out = []
     stages: list[Table] = _pretraining() if public else []
@@ -82,11 +84,13 @@ def _pretraining() -> list[Table]:
 
 
 def _margin(name: str, label: str, **options: Any) -> Any:
-    """A method whose clients train with a margin loss, the same for all."""
+    """A method whose clients train with a margin loss, the same for all, at a rate that falls over its rounds."""
 
     def stages(start: Beginning, rounds: int) -> list[Table]:
-        training = {"lr": start.lr, "batch_size": 32, "epochs": 2}
-        algorithm = {"name": name, "margin": COSFACE, "training": training, **options}
+        training = {"lr": start.lr, "batch_size": 32, "epochs": 2, "schedule": "linear"}
+        training |= {} if name == "central" else {"span": "stage"}
+        head_init = "mean" if start.trained else "random"  # random features have no means worth beginning with
+        algorithm = {"name": name, "margin": COSFACE, "head_init": head_init, "training": training, **options}
         return [{"name": name, "label": label, "rounds": rounds, "algorithm": algorithm}]
 
     return stages
@@ -129,8 +133,8 @@ def _unsupervised(start: Beginning, rounds: int) -> list[Table]:
 METHODS = {
     "local": _margin("local", "each client alone"),
     "fedpe": _margin("fedpe", "FedPE"),
-    "fedgc": _margin("fedgc", "FedGC"),
-    "fedface": _margin("fedface", "FedFace"),
+    "fedgc": _margin("fedgc", "FedGC", strength=0.1),  # the paper's 20 is for 10,000 people
+    "fedface": _margin("fedface", "FedFace", strength=0.25),  # the paper's 10 is for clients of one person
     "fedfr": _fedfr,
     "hf_maml": _hf_maml,
     "unsupervised": _unsupervised,

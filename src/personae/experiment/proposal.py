@@ -180,7 +180,7 @@ def _recommended(situation: Situation) -> list[Table]:
 
 def _few_people(situation: Situation) -> Table:
     training = {"lr": 0.01 if situation.weights else 0.05, "batch_size": 8, "epochs": 1}
-    algorithm = {"name": "fedface", "strength": 1.0, "margin": COSFACE, "training": training}
+    algorithm = {"name": "fedface", "strength": 0.25, "margin": COSFACE, "training": training}
     return {"name": "fedface", "label": "FedFace", "rounds": 12, "evaluate_every": 4, "algorithm": algorithm}
 
 

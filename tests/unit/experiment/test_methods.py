@@ -12,6 +12,7 @@ from personae.experiment.execution import Execution
 from personae.experiment.methods import USUAL, methods_experiment
 from personae.experiment.run import run_experiment
 from personae.models.network import Network
+from personae.models.weights import save_weights
 
 TINY = Network(name="small", embedding=16, height=32, width=32)
 
@@ -34,6 +35,16 @@ def test_a_fifth_of_the_people_is_held_out(faces):
     assert (experiment.data.private.identities, experiment.data.heldout.first) == (16, 16)
     assert [stage.name for stage in experiment.stages] == ["local", "fedpe"]
     assert left_out == []
+
+
+def test_weights_name_their_network_and_are_not_trained_at_the_rate_of_random_ones(faces, tmp_path):
+    save_weights(tmp_path / "tiny.safetensors", TINY, TINY.build().state_dict())
+    given, _ = methods_experiment(faces, ["fedpe"], Execution(), weights=tmp_path / "tiny.safetensors", clients=2)
+    scratch, _ = methods_experiment(faces, ["fedpe"], Execution(), network=TINY, clients=2)
+    assert given.network == TINY
+    begun, random = given.stages[-1].algorithm, scratch.stages[-1].algorithm
+    assert begun["training"]["lr"] < random["training"]["lr"]
+    assert (begun["head_init"], random["head_init"]) == ("mean", "random")
 
 
 def test_what_needs_public_faces_is_left_out_with_a_sentence(faces):
