@@ -323,7 +323,8 @@ class Troubled(FedPE):
             case "nan":
                 flat[3] = float("nan")
             case "long":
-                flat.copy_(down.model.flat + 100 * (flat - down.model.flat))
+                weights = slice(layout.trainable_size)
+                flat[weights] = down.model.flat[weights] + 100 * (flat - down.model.flat)[weights]
             case "huge":
                 flat.fill_(1e38)
             case "short model":

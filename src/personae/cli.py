@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from personae.commands import (
     about,
+    admission,
     attacking,
     comparing,
     data,
@@ -48,6 +49,7 @@ app.add_typer(runs.app)
 app.add_typer(comparing.app)
 app.add_typer(evaluation.app)
 app.add_typer(attacking.app)
+app.add_typer(admission.app)
 app.add_typer(privacy.app)
 app.add_typer(partition.app)
 app.add_typer(recipes.app)

@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from personae.aggregation import (
     Bucketing,
     Clip,
     GeometricMedian,
+    Grouped,
     Mean,
     Median,
     MultiKrum,
@@ -30,6 +30,7 @@ from personae.core.aggregation import Aggregation, Workbench
 from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
 from personae.layers import Carry
+from personae.runtime.firewall import Firewall
 from personae.selection import FixedCount
 from toys import Rehearsal, Troubled, cut_off, quickly, stage_of
 
@@ -39,6 +40,7 @@ RULES: dict[str, Aggregation] = {
     "trimmed-mean": TrimmedMean(cut=0.25),
     "geometric-median": GeometricMedian(),
     "multi-krum": MultiKrum(faulty=1),
+    "grouped": Grouped(),
 }
 ALONE = {"unsupervised": Unsupervised(strength=0.0)}  # these toys have no source
 AROUND = torch.linspace(-1, 1, 50)
@@ -101,6 +103,48 @@ def test_median_and_trimmed_mean_against_numpy_and_scipy(count: int) -> None:
     for cut in (0.0, 0.125, 0.3, 0.49):
         wanted = scipy.stats.trim_mean(matrix, cut, axis=0)
         np.testing.assert_allclose(combined(TrimmedMean(cut=cut), given), wanted, atol=1e-6)
+
+
+def test_a_group_of_like_steps_is_one_voice_of_the_trimmed_mean() -> None:
+    """Two of ten want the same: with half a voice each they are what the trimmed mean makes of nine vectors."""
+    source = torch.Generator().manual_seed(3)
+    length = 4000
+    around = torch.zeros(length)
+    honest = [torch.randn(length, generator=source) for _ in range(8)]
+    wanted = torch.randn(length, generator=source)
+    both = [wanted + 0.3 * torch.randn(length, generator=source) for _ in range(2)]
+    found = Grouped(trimmed=0.2).combine(((each, 1.0) for each in (*honest, *both)), around, Workbench())
+    middle = torch.stack([*honest, *both]).norm(dim=1).quantile(0.5, interpolation="lower")
+    steps = [each * min(1.0, float(middle / each.norm())) for each in (*honest, *both)]
+    voices = torch.stack([*steps[:8], (steps[8] + steps[9]) / 2]).double().numpy()
+    np.testing.assert_allclose(found, scipy.stats.trim_mean(voices, 0.2, axis=0), atol=1e-5)
+
+
+def test_a_voice_that_ruins_the_model_is_not_heard() -> None:
+    given = vectors(6)
+    given[2] = AROUND + 50.0
+    bench = Workbench(judge=lambda model: 0.5 if float((model - AROUND).mean()) > 1 else 0.9)
+    lengths = torch.stack([each - AROUND for each in given]).double().norm(dim=1)
+    kept = [
+        AROUND + (each - AROUND) * min(1.0, float(lengths.median() / length))
+        for index, (each, length) in enumerate(zip(given, lengths, strict=True))
+        if index != 2
+    ]
+    found = Grouped(trimmed=0.2).combine(((each, 1.0) for each in given), AROUND, bench)
+    wanted = scipy.stats.trim_mean(torch.stack(kept).double().numpy(), 0.2, axis=0)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_only_weights_decide_who_is_alike() -> None:
+    """Statistics of BatchNorm, behind the weights, are larger by far and alike among honest clients."""
+    source = torch.Generator().manual_seed(3)
+    weights = [torch.randn(500, generator=source) for _ in range(8)]
+    given = [torch.cat([each, torch.full((20,), 100.0 * (index < 2))]) for index, each in enumerate(weights)]
+    bench = Workbench(weights=500)
+    found = Grouped(trimmed=0.0).combine(((each, 1.0) for each in given), torch.zeros(520), bench)
+    middle = torch.stack(weights).norm(dim=1).median()
+    mean = torch.stack([each * min(1.0, float(middle / each.norm())) for each in weights]).mean(0)
+    torch.testing.assert_close(found[:500], mean, atol=1e-5, rtol=1e-4)
 
 
 def test_geometric_median_against_an_optimiser() -> None:
@@ -221,7 +265,7 @@ def test_the_engine_hands_the_rule_on(tmp_path: Path) -> None:
     lengths = {}
     for rule in (Mean(), Median()):
         stage = stage_of(far, rounds=1, aggregation=rule)
-        run = Rehearsal(tmp_path / rule.name, (stage,), firewall=replace(honest.firewall, norm_multiple=1e6)).run()
+        run = Rehearsal(tmp_path / rule.name, (stage,), firewall=Firewall(enabled=False)).run()
         lengths[rule.name] = float((run.final("fedpe") - begin).norm())
     usual = float((honest.final() - begin).norm())
     assert lengths["median"] < 3 * usual

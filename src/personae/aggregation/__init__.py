@@ -7,6 +7,7 @@ every vector for the same, whatever its weight: a client may say any number of s
 from personae.aggregation.bucketing import Bucketing
 from personae.aggregation.clip import Clip
 from personae.aggregation.geometric_median import GeometricMedian
+from personae.aggregation.grouped import Grouped
 from personae.aggregation.median import Median
 from personae.aggregation.multi_krum import MultiKrum
 from personae.aggregation.prepared import Preparation, Prepared
@@ -15,7 +16,7 @@ from personae.core.aggregation import Aggregation, Mean
 from personae.core.registry import Registry
 
 AGGREGATIONS: Registry[Aggregation] = Registry(
-    "personae.aggregations", Aggregation, (Mean, Median, TrimmedMean, GeometricMedian, MultiKrum)
+    "personae.aggregations", Aggregation, (Mean, Median, TrimmedMean, GeometricMedian, MultiKrum, Grouped)
 )
 PREPARATIONS: dict[str, type[Preparation]] = {kind.name: kind for kind in (Clip, Bucketing)}
 
@@ -25,6 +26,7 @@ __all__ = [
     "Bucketing",
     "Clip",
     "GeometricMedian",
+    "Grouped",
     "Mean",
     "Median",
     "MultiKrum",

@@ -44,14 +44,15 @@ class Stack:
             result[columns] = (weights.to(block.device) @ block.double()).float()
         return result
 
-    def products(self, around: Tensor) -> Tensor:
-        """float64 [K, K]: the inner products of the vectors' differences from `around`.
+    def products(self, around: Tensor, first: int | None = None) -> Tensor:
+        """float64 [K, K]: the inner products of the vectors' differences from `around`, in their `first` entries.
 
         All distances between vectors, and from any combination of them, follow from these.
         """
         found = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.device)
         for columns, block in self.blocks():
             away = block.double() - around[columns].to(block.device).double()
+            away = away if first is None else away[:, : max(0, first - columns.start)]
             found += away @ away.T
         return found.cpu()
 

@@ -12,7 +12,7 @@ from personae.attacks.attack import Attack
 from personae.attacks.backdoor_victim import BackdoorVictim
 from personae.attacks.infiltration import InfiltratedHoldings, Infiltration
 from personae.core.embedder import Embedder, embed
-from personae.core.events import TrainingRound, events
+from personae.core.events import Suspicion, TrainingRound, events
 from personae.core.samples import Samples
 from personae.core.stage import predecessors
 from personae.errors import ConfigError, Diverged, QuorumLost
@@ -50,7 +50,7 @@ class Trial:
     honest: Standing
     attacked: Standing
     done: dict[str, Counter[str]] = field(default_factory=dict)
-    """What the server did about clients (refused, ...), and how often about which."""
+    """What the server did about clients (refused, left out, drawn back), and how often about which."""
 
 
 def try_attack(experiment: Experiment, out: Path, attack: Attack, share: float, execution: Execution) -> Trial:
@@ -63,7 +63,7 @@ def try_attack(experiment: Experiment, out: Path, attack: Attack, share: float, 
     conduct(experiment, out / "honest", execution, resume=True)
     folder = out / f"{attack.name}-{share:g}-x{attack.scale:g}"
     try:
-        conduct(experiment, folder, execution, connect=partial(_infiltrated, plot=plot))
+        conduct(experiment, folder, execution, connect=partial(infiltrated, plot=plot))
     except (Diverged, QuorumLost) as error:
         attacked = Standing(ended=str(error))
     else:
@@ -112,12 +112,16 @@ def rate(scores: Tensor, threshold: float) -> float:
 
 def deeds(folder: Path) -> dict[str, Counter[str]]:
     """What the server did about clients, by what it did: how often about each of them."""
-    found: dict[str, Counter[str]] = {"refused": Counter()}
+    found: dict[str, Counter[str]] = {what: Counter() for what in ("refused", "left out", "drawn back")}
     with (folder / "metrics.jsonl").open("rb") as lines:
         for event in events(lines, folder):
             if isinstance(event, TrainingRound):
-                found["refused"].update(event.rejected)
-    return {what: counts for what, counts in found.items() if counts}
+                found["refused"].update(event.rejected.keys())
+            elif isinstance(event, Suspicion):
+                found["refused"].subtract(event.left_out.keys())
+                found["left out"].update(event.left_out.keys())
+                found["drawn back"].update(event.drawn_back.keys())
+    return {what: +counts for what, counts in found.items() if +counts}
 
 
 def _intruding(embedder: Embedder, materials: Materials, plot: Infiltration) -> Tensor:
@@ -132,5 +136,5 @@ def _first_person(embedder: Embedder, samples: Samples) -> Tensor:
     return embed(embedder, samples)[samples.labels == 0]
 
 
-def _infiltrated(federation: Federation, workers: int, device: str, notify: Notify, *, plot: Infiltration) -> Transport:
+def infiltrated(federation: Federation, workers: int, device: str, notify: Notify, *, plot: Infiltration) -> Transport:
     return plot.transport(local_transport(plot.federation(federation), workers, device, notify), federation)

@@ -1,7 +1,7 @@
 """How the vectors of a round become one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,8 @@ class Workbench:
 
     generator: torch.Generator = field(default_factory=torch.Generator)
     scratch: Path | None = None  # a folder for vectors that memory does not hold; the system's by default
+    weights: int | None = None  # how many entries of a model's vector are weights, before the statistics
+    judge: Callable[[Tensor], float] | None = None  # how well a model tells rendered faces apart: 0.5 is chance
 
 
 class Aggregation(ABC):

@@ -80,6 +80,16 @@ class PersonalEvaluation(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Suspicion(Event):
+    """The server has drawn back or left out updates, or suspects somebody; rounds without that have none."""
+
+    event: Literal["suspicion"] = "suspicion"
+    scores: Figures  # by client, above zero: what its signs of this and earlier rounds add up to
+    left_out: Mapping[str, str]  # by client: what it is suspected of
+    drawn_back: Mapping[str, Figures]  # by client and quantity: by which factor
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundWarning(Event):
     """Something in the figures of a round that a person should look at."""
 
@@ -145,7 +155,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 
 def events(lines: Iterable[bytes], origin: object) -> Iterator[Event]:
     """The events of a `metrics.jsonl`; `origin` is what a complaint calls it."""
-    kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | RoundWarning | PrivacySpent
+    kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | Suspicion | RoundWarning | PrivacySpent
     return _read(TypeAdapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
 
 

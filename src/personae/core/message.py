@@ -89,9 +89,13 @@ class Message(Record):
         """The same by name."""
         return {name: kind.__name__ for name, kind in cls.kinds().items()}
 
+    def fields(self) -> dict[str, Payload]:
+        """What it holds, by field; fields that were left empty are not among them."""
+        return {name: value for name in self.hints() if isinstance(value := getattr(self, name), Payload)}
+
     def parts(self) -> list[Payload]:
-        """What it holds; fields that were left empty are not among them."""
-        return [value for name in self.hints() if isinstance(value := getattr(self, name), Payload)]
+        """The same without names."""
+        return list(self.fields().values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,13 @@ Scalar = bool | int | float | str | None
 Arrays = dict[str, Tensor]
 _FIGURE = re.compile(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}")
 _MOST_FIGURES = 1000
+_MOST_VARIED = 1e4  # times one and what a variance was before; an untrained network may change it a hundredfold
 _LARGEST_FIGURE = 1e15  # sums and squares of many such are still finite
 _LONGEST_ROW = 1e4  # a class embedding is about as long as a feature; products of many such are still finite
 
 # What the firewall compares among the updates of a round; a kind may measure something else under a name of its own.
 UPDATE, GRADIENT, SAMPLES, ROWS = "update", "gradient", "number of samples", "longest class embedding"
+STATISTICS = "change of BatchNorm's statistics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Expectation:
     clients: int = 0  # that are asked in a round, where a size is asked for
     figures: tuple[str, ...] = ("*",)  # declared names of figures, or patterns such as `clusters/*`
     max_samples: int = 100_000_000
+    model: "ModelState | None" = None  # what clients of the round were sent, where there is a round
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,10 @@ class Payload(ABC):
     def measures(self, model: "ModelState") -> Mapping[str, float]:  # noqa: ARG002 - of kinds that have a length
         """How large it is beside those of the round's other clients, by what is measured; `model` is what was sent."""
         return {}
+
+    def drawn_back(self, model: "ModelState", factors: Mapping[str, float]) -> Self:  # noqa: ARG002
+        """The same with some of its measures smaller, each by its factor below one. Not every kind can be."""
+        return self
 
     @property
     def identities(self) -> int | None:
@@ -167,8 +174,34 @@ class NetworkVector(Payload):
         difference = part.mismatch(dict(zip(self.layout.names, self.layout.shapes, strict=True)))
         return f"its model is of another network: {difference or 'its entries are in another order'}"
 
+    def implausible(self, expected: Expectation) -> str | None:
+        return super().implausible(expected) or self._impossible(expected.model)
+
+    def _impossible(self, before: "ModelState | None") -> str | None:
+        """What no training comes to: variances below zero, or far from those of the model that was sent."""
+        last = before.layout.views(before.flat) if before is not None else {}
+        for name, view in self.layout.views(self.flat).items():
+            if name in self.layout.variances:
+                if bool((view < 0).any()):
+                    return f"{name} holds variances below zero"
+                if name in last and bool((view > _MOST_VARIED * (1 + last[name].to(view.device))).any()):
+                    return f"{name} holds variances far above those of the model that was sent"
+        return None
+
     def measures(self, model: "ModelState") -> Mapping[str, float]:
-        return {UPDATE: float(torch.dist(self.flat, model.entries(self.layout).to(self.flat.device)))}
+        """Statistics apart from weights: they are larger by far, and a long step of the weights would hide in them."""
+        step = self.flat - model.entries(self.layout).to(self.flat.device)
+        weights = self.layout.trainable_size
+        found = {UPDATE: float(step[:weights].norm())}
+        return found if weights == len(step) else {**found, STATISTICS: float(step[weights:].norm())}
+
+    def drawn_back(self, model: "ModelState", factors: Mapping[str, float]) -> Self:
+        begin, flat = model.entries(self.layout).to(self.flat.device), self.flat.clone()
+        weights = self.layout.trainable_size
+        for quantity, part in ((UPDATE, slice(0, weights)), (STATISTICS, slice(weights, None))):
+            if quantity in factors:
+                flat[part] = begin[part].lerp(self.flat[part], factors[quantity])
+        return type(self)(self.layout, flat)
 
     @property
     def bytes(self) -> int:
@@ -239,6 +272,9 @@ class Gradient(NetworkVector):
 
     def measures(self, model: ModelState) -> Mapping[str, float]:  # noqa: ARG002 - a direction begins nowhere
         return {GRADIENT: float(self.flat.norm())}
+
+    def drawn_back(self, model: ModelState, factors: Mapping[str, float]) -> Self:  # noqa: ARG002
+        return type(self)(self.layout, self.flat * factors.get(GRADIENT, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,6 +422,9 @@ class Count(Payload):
 
     def measures(self, model: ModelState) -> Mapping[str, float]:  # noqa: ARG002
         return {SAMPLES: self.value}
+
+    def drawn_back(self, model: ModelState, factors: Mapping[str, float]) -> Self:  # noqa: ARG002
+        return type(self)(max(1, round(self.value * factors.get(SAMPLES, 1.0))))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from personae.core.holdings import Holdings
 from personae.core.layout import Layout
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
+from personae.data import synthetic_faces
 from personae.experiment.config import Experiment
 from personae.experiment.evaluator import evaluator_of, figures_of
 from personae.experiment.execution import Execution
@@ -25,6 +26,8 @@ from personae.runtime.federation import Federation, ModelEvaluator
 from personae.runtime.past import Past
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Transport
+
+PROOF_SEED = 0x5EED_0F_FACE5  # of people who are in no experiment
 
 
 def federation_of(
@@ -92,6 +95,7 @@ def engine_of(
         pooled=pooled,
         benchmarks=benchmarks,
         firewall=experiment.firewall,
+        proof=rendered_proof(experiment, execution.cache),
         excluded=Exclusions.of(run.path).names,
         absent=absent(experiment.forgotten),
         past=past,
@@ -113,6 +117,14 @@ def accountant_of(experiment: Experiment, federation: Federation, *, cohorts_kno
         stage.name: sum(stage.takes(name == federation.source) for name in trainers) for stage in federation.recipe
     }
     return Accountant(federation.recipe, eligible, experiment.budget, cohorts_known)
+
+
+def rendered_proof(experiment: Experiment, cache: Path | None) -> Samples | None:
+    """Faces of nobody, whom no experiment trains on: the server looks at its models with them after every merge."""
+    network = experiment.network
+    if not experiment.firewall.enabled or network.height != network.width:
+        return None
+    return synthetic_faces(identities=24, images=4, seed=PROOF_SEED, size=network.height, cache=cache).samples()
 
 
 def initial_weights(experiment: Experiment, acceleration: Acceleration) -> ModelState | None:

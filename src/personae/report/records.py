@@ -16,6 +16,7 @@ from personae.core.events import (
     PrivacySpent,
     RoundTime,
     RoundWarning,
+    Suspicion,
     TrainingRound,
     Transfer,
     entries,
@@ -68,6 +69,8 @@ class Record:
     """Those of them that took no part in training."""
     absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
+    suspicions: dict[int, Suspicion] = field(default_factory=dict)
+    """By round, who was suspected, left out or drawn back."""
     warnings: list[tuple[int, str]] = field(default_factory=list)
     """What the figures of a round gave reason to look at, with that round."""
     seconds: dict[int, float] = field(default_factory=dict)
@@ -275,6 +278,8 @@ def _add_event(record: Record, event: Event) -> None:
                     _add_clusters(record, images, f"{model}/{CLUSTERS}", event.clients)
                 if record.clusters.get("test") == record.clusters.get("test, personal"):
                     record.clusters.pop("test, personal", None)  # nobody has a model of its own
+        case Suspicion():
+            record.suspicions[event.round] = event
         case RoundWarning():
             record.warnings.append((event.round, event.text))
 

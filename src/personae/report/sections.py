@@ -159,7 +159,7 @@ def timing(run: Run) -> Section:
     head = ["stage", "algorithm", "rounds", "time", "a round"]
     tables = [Table(head, rows, "Training, without the time that tests took.", texts=2)] if rows else []
     absent = _absences(run)
-    tables += [absent] if absent else []
+    tables += [table for table in (absent, _suspects(run)) if table]
     notes = [] if absent or not rows else [Note("No update was rejected, and no client failed.")]
     return Section("timing", "Timing", "Rounds, time, and clients that failed.", notes=notes, tables=tables)
 
@@ -177,6 +177,29 @@ def _absences(run: Run) -> Table | None:
     if rest > 0:
         caption += f" {rest:,} rarer entries are left out; metrics.jsonl has them all."
     return Table(["stage", "client", "what", "reason", "rounds"], rows, caption, texts=4)
+
+
+def _suspects(run: Run) -> Table | None:
+    """What the server did about whom without losing it: by client, in how many rounds."""
+    rows = []
+    for stage in run.stages:
+        found = run.records[stage.name].suspicions
+        for client in sorted({name for each in found.values() for name in (*each.left_out, *each.drawn_back)}):
+            left_out = [round_ for round_, each in found.items() if client in each.left_out]
+            factors = [value for each in found.values() for value in each.drawn_back.get(client, {}).values()]
+            last = found[left_out[-1]].left_out[client] if left_out else "–"
+            highest = max(each.scores.get(client, 0.0) for each in found.values())
+            smallest = f"{min(factors):.2g}" if factors else "–"
+            rows.append([stage.label, client, last, f"{highest:.1f}", str(len(left_out)), str(len(factors)), smallest])
+    if not rows:
+        return None
+    head = ["stage", "client", "suspected because", "highest score", "left out", "drawn back", "to"]
+    caption = (
+        "Updates that the server left out or made smaller (docs/concepts/security.md). A score above the bound "
+        "(firewall.suspicion) leaves a client out until it falls again. `personae exclude` puts a client out for good, "
+        "`personae include` lets it in."
+    )
+    return Table(head, rows[:MOST_ABSENCES], caption, texts=3)
 
 
 def faces(run: Run) -> Section:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from torch import Tensor
+
 from personae.core.aggregation import Workbench
 from personae.core.algorithm import ClientInfo, Domains, Server
 from personae.core.backbone import Backbone
@@ -20,8 +22,10 @@ from personae.core.events import (
     PrivacySpent,
     RoundTime,
     RoundWarning,
+    Suspicion,
     TrainingRound,
 )
+from personae.core.finite import all_finite
 from personae.core.message import ClientEvaluation, ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
@@ -37,8 +41,9 @@ from personae.runtime.exchange import Exchange
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import torch_threads
-from personae.runtime.knowledge import known, remember
+from personae.runtime.knowledge import known, remember, suspect, suspected
 from personae.runtime.past import Past
+from personae.runtime.proof import has_collapsed, separation
 from personae.runtime.round import Outcome, federated_round
 from personae.runtime.transport import EVALUATE, TRAIN, Failure, Transport
 
@@ -99,6 +104,7 @@ class Engine:
     pooled: Callable[[Sequence[str]], Samples] | None = None  # the training faces of these clients in one place
     benchmarks: Sequence[Benchmark] = ()
     firewall: Firewall = field(default_factory=Firewall)
+    proof: Samples | None = None  # rendered faces, on which the server looks at every merged model
     excluded: Callable[[], AbstractSet[str]] = frozenset  # who is out of the run now; asked before every round
     absent: AbstractSet[str] = frozenset()  # clients that keep their places, may be drawn, and are not asked
     past: Past | None = None  # rounds that are taken over from an earlier run
@@ -130,6 +136,7 @@ class _Walk:
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
         self.out: AbstractSet[str] = frozenset()  # of the run, by the operator's word
         self.events: list[Event] = []  # of the round that is going on
+        self.looked_at: tuple[Tensor, float] | None = None  # the last model, and how well it tells people apart
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
@@ -238,7 +245,15 @@ class _Walk:
         if participants or stage.judges_alone:  # noise must not tell that nobody was drawn
             exchange = Exchange(self.engine.transport, TRAIN, stage, round_, self.engine.coding)
             outcome = federated_round(
-                stage, state, server, participants, exchange, self.engine.firewall, self.engine.scratch, advance
+                stage,
+                state,
+                server,
+                participants,
+                exchange,
+                self.engine.firewall,
+                self.engine.scratch,
+                advance,
+                suspected(state, self.clients),
             )
             self._enter(exchange)
         elif stage.algorithm.federated:  # nobody is left of those who were drawn: nothing happens in this round
@@ -252,7 +267,34 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: {warning}")
             self._record(RoundWarning(stage=stage.name, round=round_, text=warning))
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
+        if participants and (reason := self._collapse(state, after)):
+            text = f"the round was undone: {reason}; updates of {', '.join(outcome.clients)} were in it"
+            self.engine.notify(f"{stage.name}, round {round_}: {text}")
+            self._record(RoundWarning(stage=stage.name, round=round_, text=text))
+            after = state
+        after = suspect(after, outcome.ruling.scores, self.clients) if participants else after
         return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
+
+    def _collapse(self, before: ServerState, after: ServerState) -> str | None:
+        """What has become of a model that was of use, if it is of none any more."""
+        if not self.engine.firewall.enabled or not all_finite(before.model.flat):
+            return None
+        if not all_finite(after.model.flat):
+            return "the merged model is not finite"
+        if self.engine.proof is None or not has_collapsed(
+            self._separation(before.model), self._separation(after.model)
+        ):
+            return None
+        return "the merged model does not tell rendered faces apart any more"
+
+    def _separation(self, model: ModelState) -> float:
+        """Of a model, on faces of nobody; that of the last one is known."""
+        assert self.engine.proof is not None
+        if self.looked_at is None or self.looked_at[0] is not model.flat:
+            self.backbone.load(model)
+            found = separation(self.engine.federation.embedder(self.backbone), self.engine.proof)
+            self.looked_at = model.flat, found
+        return self.looked_at[1]
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int, *, final: bool = False) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
@@ -350,8 +392,16 @@ class _Walk:
             bench=Workbench(
                 generator(self.engine.federation.seed, stage.name, round_, "aggregation"),
                 self.engine.scratch,
+                self.backbone.layout.trainable_size,
+                self._judge if self.engine.proof is not None else None,
             ),
         )
+
+    def _judge(self, vector: Tensor) -> float:
+        """How well a model tells rendered faces apart; one, if it is no whole model."""
+        if len(vector) != self.backbone.layout.size:
+            return 1.0
+        return self._separation(ModelState(self.backbone.layout, vector))
 
     def _record(self, event: Event) -> None:
         self.engine.journal.write(event)
@@ -373,6 +423,16 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
         for name, failure in outcome.failed.items():
             self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {failure}")
+        if outcome.ruling.suspects or outcome.drawn_back:
+            self._record(
+                Suspicion(
+                    stage=stage.name,
+                    round=round_,
+                    scores=outcome.ruling.scores,
+                    left_out=outcome.ruling.suspects,
+                    drawn_back=outcome.drawn_back,
+                )
+            )
         # By client only what tables show, which has a place in its name: losses of every round would be too much.
         shown = {
             client: {name: value for name, value in figures.items() if "/" in name}

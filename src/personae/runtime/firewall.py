@@ -1,4 +1,4 @@
-"""What the server refuses to average or to record, on by default."""
+"""What the server refuses, draws back or leaves out, on by default."""
 
 import math
 import statistics
@@ -6,32 +6,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from personae.core.backbone import Backbone
 from personae.core.message import Message
-from personae.core.payload import ROWS, SAMPLES, UPDATE, Expectation, ModelState
+from personae.core.payload import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE, Expectation, ModelState
 from personae.core.samples import Samples
+from personae.runtime.suspicion import Ruling, ruling, signs_of
+
+DRAWN_BACK = (UPDATE, STATISTICS, GRADIENT, SAMPLES)  # what can be made smaller and still be what it is
+REFUSED = 10.0  # of anything else, so many times the round's median is out of all proportion
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Firewall:
-    """Checks on every update, and on how it compares with the others of its round.
+    """Checks on every update, and on how it compares with the others of its round (docs/concepts/security.md).
 
-    It keeps broken and crude updates out. It does not stop a patient attacker, who stays inside these bounds.
+    What is no possible model is refused. What is out of proportion is drawn back, so that an honest client is not lost
+    for it: a long update to a shorter one in its direction, a large number of samples to a smaller weight. Who is
+    suspected for the directions of its updates is left out (`runtime/suspicion.py`).
     """
 
     enabled: bool = True  # switched off, it still refuses what does not fit, such as models of another network
-    norm_multiple: float = 10.0  # an update may be this many times as long as the median of its round
-    norm_floor: float = 0.05  # and this part of the model's own length in any case, where most clients hardly move
-    samples_multiple: float = 1000.0  # and rest on this many times as many samples
-    rows_multiple: float = 10.0  # and its longest class embedding may be this many times as long as the median one
+    norm_multiple: float = 2.0  # an update longer than so many times the median of its round is shortened to that
+    norm_floor: float = 0.05  # but this part of the model's own length is never too long, where most hardly move
+    samples_multiple: float = 3.0  # a client counts for no more than so many times the median of samples
+    rows_multiple: float = 10.0  # whose longest class embedding exceeds so many times the median one is refused
+    suspicion: float = 3.0  # the score above which updates of a client are left out; inf: of nobody
     max_samples: int = 100_000_000  # more than this nobody may claim
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
         if min(self.norm_multiple, self.samples_multiple, self.rows_multiple) <= 1 or self.max_samples < 1:
             raise ValueError("all multiples must exceed 1, and max_samples must be positive")
+        if not self.suspicion > 0:
+            raise ValueError(f"suspicion is {self.suspicion}, it must be positive")
         if not 0 <= self.norm_floor < 1:
             raise ValueError(f"norm_floor is {self.norm_floor}, it must be in [0, 1)")
 
@@ -41,10 +52,11 @@ class Firewall:
         backbone: Backbone,
         public: Samples | None = None,
         figures: tuple[str, ...] = ("*",),
+        model: ModelState | None = None,
     ) -> str | None:
         """What is wrong with this message on its own, in one phrase.
 
-        `public` are the faces that everybody has, `figures` the declared names of figures.
+        `public` are the faces that everybody has, `figures` the declared names of figures, `model` what was sent.
         """
         expected = Expectation(
             layout=backbone.layout,
@@ -52,6 +64,7 @@ class Firewall:
             public_classes=public.classes if public else 0,
             figures=figures,
             max_samples=self.max_samples,
+            model=model,
         )
         spoken_of = {type(part).__name__: part.identities for part in message.parts() if part.identities is not None}
         if len(set(spoken_of.values())) > 1:
@@ -62,23 +75,49 @@ class Firewall:
                 return problem
         return None
 
-    def outliers(self, measures: Mapping[str, Measures], length: float) -> dict[str, str]:
-        """Clients whose update is out of proportion to the round's median, and why; `length` is that of the model."""
+    def outliers(self, measures: Mapping[str, Measures]) -> dict[str, str]:
+        """Clients whose update is out of all proportion, in what cannot be drawn back, and why."""
         found: dict[str, str] = {}
-        quantities = dict.fromkeys(name for each in measures.values() for name in each) if self.enabled else {}
-        for quantity in quantities:
-            values = {client: each.get(quantity, 0.0) for client, each in measures.items()}
+        for quantity, values in _by_quantity(measures).items() if self.enabled else ():
             usual = statistics.median(values.values())
-            multiple = {SAMPLES: self.samples_multiple, ROWS: self.rows_multiple}.get(quantity, self.norm_multiple)
-            bound = multiple * usual
-            if quantity == UPDATE:
-                bound = max(bound, self.norm_floor * length)
+            multiple = self.rows_multiple if quantity == ROWS else REFUSED
             for client, value in values.items():
                 if not math.isfinite(value):
                     found.setdefault(client, f"its {quantity} is too large to measure")
-                elif value > bound and usual > 0:
+                elif quantity not in DRAWN_BACK and value > multiple * usual > 0:
                     found.setdefault(client, f"its {quantity} is {value / usual:.1f} times the round's median")
         return found
+
+    def excess(self, measures: Mapping[str, Measures], model: ModelState) -> dict[str, dict[str, float]]:
+        """By client and quantity, the factor by which to draw it back; nothing for what is in proportion."""
+        found: dict[str, dict[str, float]] = {}
+        least = self.norm_floor * float(model.flat[: model.layout.trainable_size].norm())
+        for quantity, values in _by_quantity(measures).items() if self.enabled else ():
+            if quantity not in DRAWN_BACK:
+                continue
+            bound = self._multiple(quantity) * statistics.median(values.values())
+            bound = max(bound, least) if quantity == UPDATE else bound
+            for client, value in values.items():
+                if value > bound > 0:
+                    found.setdefault(client, {})[quantity] = bound / value
+        return found
+
+    def judged(self, prints: Mapping[str, Tensor], scores: Mapping[str, float]) -> Ruling:
+        """Whom the fingerprints of a round's updates give reason to suspect, after these scores of earlier rounds."""
+        return ruling(scores, signs_of(prints) if self.enabled else {}, self.suspicion)
+
+    def _multiple(self, quantity: str) -> float:
+        """Statistics of BatchNorm follow the images of a client, which differ more than what is learnt from them."""
+        return {SAMPLES: self.samples_multiple, STATISTICS: 5 * self.norm_multiple}.get(quantity, self.norm_multiple)
+
+
+def _by_quantity(measures: Mapping[str, Measures]) -> dict[str, dict[str, float]]:
+    """What was measured, of every client that has it."""
+    found: dict[str, dict[str, float]] = {}
+    for client, each in measures.items():
+        for quantity, value in each.items():
+            found.setdefault(quantity, {})[client] = value
+    return found
 
 
 def measured(update: Message, model: ModelState) -> dict[str, float]:

@@ -14,6 +14,7 @@ from personae.core.selection import Knowledge, Selection
 StateT = TypeVar("StateT", bound=ServerState)
 
 KINDS: tuple[Knowledge, ...] = ("samples", "loss")
+SUSPICION = "suspicion"
 
 
 def known(state: ServerState, clients: Sequence[ClientInfo]) -> dict[str, dict[Knowledge, float]]:
@@ -43,13 +44,31 @@ def remember(
     return replace(state, memory=memory)
 
 
+def suspected(state: ServerState, clients: Sequence[ClientInfo]) -> dict[str, float]:
+    """By client, its score of suspicion, where that is above zero."""
+    if SUSPICION not in state.memory:
+        return {}
+    scores = state.memory[SUSPICION].tolist()
+    return {client.name: scores[client.index] for client in clients if scores[client.index] > 0}
+
+
+def suspect(state: StateT, scores: Mapping[str, float], clients: Sequence[ClientInfo]) -> StateT:
+    """The state with these scores; runs in which nobody is suspected have nothing of it."""
+    memory = {name: value for name, value in state.memory.items() if name != SUSPICION}
+    if scores:
+        values = [scores.get(client.name, 0.0) for client in clients]
+        memory[SUSPICION] = torch.tensor(values, dtype=torch.float64)
+    return replace(state, memory=memory) if memory.keys() != state.memory.keys() or scores else state
+
+
 def unlearnt(state: StateT, index: int | None) -> StateT:
     """The state without what was learnt of the client at this place."""
-    known_kinds = [kind for kind in KINDS if kind in state.memory]
+    nothing = dict.fromkeys(KINDS, nan) | {SUSPICION: 0.0}
+    known_kinds = [kind for kind in nothing if kind in state.memory]
     if index is None or not known_kinds:
         return state
     memory = dict(state.memory)
     for kind in known_kinds:
         memory[kind] = memory[kind].clone()
-        memory[kind][index] = nan
+        memory[kind][index] = nothing[kind]
     return replace(state, memory=memory)

@@ -6,15 +6,19 @@ from math import ceil, nan
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from personae.core.algorithm import ClientInfo, Question, Reply, Server
+from personae.core.layer import recast
 from personae.core.message import Message, ServerState
-from personae.core.payload import SAMPLES, Scalars
+from personae.core.payload import SAMPLES, ModelState, Scalars
 from personae.core.selection import Knowledge
 from personae.core.stage import Stage
 from personae.errors import Diverged, QuorumLost
 from personae.runtime.exchange import Exchange
 from personae.runtime.firewall import Firewall, Measures, measured
 from personae.runtime.spool import Spool, spool
+from personae.runtime.suspicion import Fingerprints, Ruling
 from personae.runtime.transport import Failure
 from personae.words import counted
 
@@ -29,6 +33,8 @@ class Outcome:
     scalars: Mapping[str, float]  # means over the accepted clients
     clients: Mapping[str, Mapping[str, float]]  # what each of them said
     samples: Mapping[str, int] = field(default_factory=dict)  # and on how many samples its update rests
+    ruling: Ruling = field(default_factory=lambda: Ruling({}, {}))  # who is suspected, and left out for it
+    drawn_back: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by client and quantity: the factor
 
     @property
     def learnt(self) -> dict[str, dict[Knowledge, float]]:
@@ -48,8 +54,12 @@ def federated_round(
     firewall: Firewall,
     scratch: Path,
     answered: Callable[[int], None],
+    scores: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """Ask all `clients`. Updates wait in a spool until the round's median is known, then merge one by one."""
+    """Ask all `clients`. Updates wait in a spool until the round's median is known, then merge one by one.
+
+    `scores` are what clients are suspected of, from earlier rounds.
+    """
     layout, types = server.backbone.layout, stage.algorithm.types
     rejected: dict[str, str] = {}
     failures: dict[str, Failure] = {}
@@ -62,6 +72,9 @@ def federated_round(
         failures |= lost
         answered(len(asked) - len(left))
         _require_quorum(stage, server.round, len(clients), len(left), failures, rejected)
+    prints: dict[str, Tensor] = {}
+    fingerprints = Fingerprints(state.model)
+    alone = stage.judges_alone or any(layer.hides_single_updates for layer in stage.layers)  # nobody is compared
     with spool(layout, scratch) as kept:
         for answer in exchange.ask(state, left):
             name = answer.client.name
@@ -69,24 +82,30 @@ def federated_round(
             if isinstance(answer, Failure):
                 failures[name] = answer
             elif problem := firewall.problem(
-                answer.message, server.backbone, server.public_faces, stage.algorithm.figures
+                answer.message, server.backbone, server.public_faces, stage.algorithm.figures, state.model
             ) or stage.algorithm.objection(answer.message):
                 rejected[name] = problem
             else:
                 measures[name] = measured(answer.message, state.model)
                 figures[name] = _figures(answer.message)
+                if not alone and (print_ := fingerprints.of(answer.message)) is not None:
+                    prints[name] = print_
                 kept.put(name, answer.message)
         heard = {*failures, *rejected, *measures}
         silent = [client for client in clients if client.name not in heard]
         failures |= {client.name: Failure(client, "it did not answer") for client in silent}
-        if not stage.judges_alone:
-            rejected |= firewall.outliers(measures, float(state.model.flat.norm()))
+        if not alone:
+            rejected |= firewall.outliers(measures)
+        compared = [client.name for client in clients if client.name in prints and client.name not in rejected]
+        judged = firewall.judged({name: prints[name] for name in compared}, scores or {})
+        rejected |= judged.suspects
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
+        drawn_back = {} if alone else firewall.excess({c.name: measures[c.name] for c in accepted}, state.model)
         left = accepted
         for question in types.after:
             state, left, _ = _besides(question, stage, state, server, left, exchange, firewall)
-        merged = stage.algorithm.merge(state, _replies(kept, accepted), server)
+        merged = stage.algorithm.merge(state, _replies(kept, accepted, drawn_back, state.model), server)
     said = {client.name: figures[client.name] for client in accepted}
     return Outcome(
         merged,
@@ -95,6 +114,8 @@ def federated_round(
         _means(list(said.values())) | merged.figures(),
         said,
         {client.name: int(measures[client.name].get(SAMPLES, 0)) for client in accepted},
+        judged,
+        drawn_back,
     )
 
 
@@ -124,10 +145,16 @@ def _besides(
     return state, [reply.client for reply in replies], failures
 
 
-def _replies(kept: Spool, accepted: Sequence[ClientInfo]) -> Iterator[Reply[Any]]:
+def _replies(
+    kept: Spool, accepted: Sequence[ClientInfo], drawn_back: Mapping[str, Mapping[str, float]], model: ModelState
+) -> Iterator[Reply[Any]]:
     """In the order of the clients, whatever the order in which they answered: sums of floats depend on it."""
     for client in accepted:
-        yield Reply(client, kept.take(client.name))
+        up = kept.take(client.name)
+        if factors := drawn_back.get(client.name):
+            smaller = {name: part.drawn_back(model, factors) for name, part in up.fields().items()}
+            up = recast(type(up), up, **smaller)
+        yield Reply(client, up)
 
 
 def _require_quorum(

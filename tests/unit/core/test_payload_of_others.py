@@ -83,7 +83,7 @@ def test_the_firewall_compares_what_it_measures(up: Up) -> None:
     usual = measured(up, up.model)
     assert usual["pitch"] == 4.0
     shrill = measured(replace(up, voices=Voiceprints(torch.tensor([100.0], dtype=torch.float16))), up.model)
-    found = Firewall().outliers({"ann": usual, "bob": usual, "eve": shrill}, 1.0)
+    found = Firewall().outliers({"ann": usual, "bob": usual, "eve": shrill})
     assert found == {"eve": "its pitch is 25.0 times the round's median"}
 
 

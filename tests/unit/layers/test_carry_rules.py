@@ -454,15 +454,17 @@ def test_a_network_without_batch_norm_has_none_to_keep(tmp_path: Path):
         run.run()
 
 
-def test_a_gradient_out_of_all_proportion_is_refused(tmp_path: Path):
+def test_a_gradient_out_of_proportion_is_drawn_back(tmp_path: Path):
     run = rehearse(tmp_path, FedPE(), Carry(control_variates=True), rounds=1)
     (_, up), *_ = listened(run).trained()
     model, usual = run.federation.backbone().state(), measured(up, run.federation.backbone().state())
     assert usual["gradient"] == pytest.approx(float(up.control_variate.flat.norm()))
     long = replace(up, control_variate=Gradient(up.control_variate.layout, up.control_variate.flat * 11))
     measures = {"ann": usual, "bob": usual, "eve": measured(long, model)}
-    assert Firewall().outliers(measures, 0.0) == {"eve": "its gradient is 11.0 times the round's median"}
-    assert Firewall().outliers({**measures, "eve": {**usual, "gradient": usual["gradient"] * 9}}, 0.0) == {}
+    assert Firewall().excess(measures, model) == {"eve": {"gradient": pytest.approx(2 / 11)}}
+    shorter = long.control_variate.drawn_back(model, {"gradient": 2 / 11})
+    torch.testing.assert_close(shorter.flat, up.control_variate.flat * 2)
+    assert Firewall().excess({**measures, "eve": {**usual, "gradient": usual["gradient"] * 1.9}}, model) == {}
 
 
 def test_a_model_without_other_entries_than_declared_is_refused(tmp_path: Path):

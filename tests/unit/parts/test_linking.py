@@ -187,7 +187,7 @@ def test_rows_that_are_far_too_long_are_refused(backbone: Backbone, kind: Any):
     assert "not finite" in kind(torch.full((1, 8), math.inf)).implausible(expected)
     sizes = {"ann": 1, "bob": 2, "eve": 1, "zoe": 30}
     lengths = {name: kind(size * torch.ones(1, 8)).measures(backbone.state()) for name, size in sizes.items()}
-    assert Firewall().outliers(lengths, 1.0) == {"zoe": "its longest class embedding is 20.0 times the round's median"}
+    assert Firewall().outliers(lengths) == {"zoe": "its longest class embedding is 20.0 times the round's median"}
 
 
 class Acquainted(Crowd):

@@ -34,14 +34,13 @@ from toys import (
 
 REJECTED = {
     "nan": "ModelState holds values that are not finite",
-    "long": "times the round's median",
-    "huge": "too large to measure",
+    "huge": "variances far above those of the model that was sent",
     "0": "it claims 0 samples",
     "-3": "it claims -3 samples",
     "100000001": "it claims 100,000,001 samples",
-    "99999999": "its number of samples is",
     "other layout": "of another network: 12 entries are missing, 0.weight first",
 }
+EVALUATIONS = ("global", "personal")
 FAILED = {  # what the server says, and what stays in the client's log
     "raises": (Problem.INTERNAL.words, "ZeroDivisionError: a bug in the client"),
     "diverges": (Problem.DIVERGED.words, "the loss is nan"),
@@ -76,6 +75,19 @@ def test_a_bad_client_is_named_and_the_round_goes_on_as_if_it_had_not_been_asked
     without.run(Dropping(SameProcess(without.federation), "bob"))
     assert torch.equal(run.final(), without.final())
     assert run.notebook.rounds()[0]["scalars"] == without.notebook.rounds()[0]["scalars"]
+
+
+@pytest.mark.parametrize("how", ["long", "99999999"])
+def test_what_is_out_of_proportion_is_drawn_back_and_recorded(tmp_path: Path, how: str):
+    run = troubled(tmp_path / "bad", ("bob", how)).run()
+    assert [event["rejected"] for event in run.notebook.rounds()] == [{}, {}]
+    found = [event for event in run.notebook.books["metrics"] if event["event"] == "suspicion"]
+    assert [event["round"] for event in found] == [1, 2]
+    assert all(event["drawn_back"]["bob"] and not event["left_out"] for event in found)
+    begin, honest = run.federation.backbone().flat, troubled(tmp_path / "honest").run()
+    weights = slice(run.federation.backbone().layout.trainable_size)
+    usual = float((honest.final() - begin)[weights].norm())
+    assert float((run.final() - begin)[weights].norm()) < 2 * usual
 
 
 def test_replies_are_merged_in_the_order_of_the_clients_whatever_the_order_of_their_answers(
@@ -269,13 +281,13 @@ def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Pa
         stage_of(quickly(FedPE()), name="d", rounds=2, after="", evaluate_every=2),
     )
     events = Rehearsal(tmp_path, stages).run().notebook.books["metrics"]
-    places = [(event["event"], event["stage"], event["round"]) for event in events if event["event"] != "round"]
+    places = [(event["event"], event["stage"], event["round"]) for event in events if event["event"] in EVALUATIONS]
     assert places == [
         (event, *place)
         for place in [("fedpe", 0), ("fedpe", 2), ("fedpe", 4), ("fedpe", 5), ("b", 1), ("c", 1), ("d", 0), ("d", 2)]
-        for event in ("global", "personal")
+        for event in EVALUATIONS
     ]
-    starts = [event for event in events if event["event"] != "round" and event["round"] == 0]
+    starts = [event for event in events if event["event"] in EVALUATIONS and event["round"] == 0]
     for one, other in (starts[::2], starts[1::2]):  # both from the model that the run starts from
         assert {**one, "stage": ""} == {**other, "stage": ""}
 

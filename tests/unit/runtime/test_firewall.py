@@ -12,7 +12,7 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import SAMPLES, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import SAMPLES, STATISTICS, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
 from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
 
@@ -78,43 +78,93 @@ def measures(**norms: float) -> dict[str, dict[str, float]]:
     return {name: {UPDATE: norm, SAMPLES: 10} for name, norm in norms.items()}
 
 
-def test_an_update_far_longer_than_the_median_is_an_outlier():
-    found = Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=100.0), 0.0)
-    assert found == {"d": "its update is 90.9 times the round's median"}
-    assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0) == {}
-    assert list(Firewall(norm_multiple=5).outliers(measures(a=1.0, b=1.2, c=0.9, d=9.0), 0.0)) == ["d"]
+def model_of(length: float, layout: Layout) -> ModelState:
+    """A model whose weights have this length; its statistics are long."""
+    flat = torch.full((layout.size,), 100.0)
+    flat[: layout.trainable_size] = length / layout.trainable_size**0.5
+    return ModelState(layout, flat)
+
+
+def test_a_long_update_is_drawn_back_to_twice_the_median(layout: Layout):
+    nothing = model_of(0.0, layout)
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=100.0), nothing) == {"d": {UPDATE: pytest.approx(0.022)}}
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=2.1), nothing) == {}
+    assert Firewall(norm_multiple=1.5).excess(measures(a=1.0, b=1.2, c=0.8, d=2.2), nothing).keys() == {"d"}
+    assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.8, d=100.0)) == {}
 
 
 def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
-    found = Firewall().outliers(measures(a=1.0, b=math.inf), 0.0)
+    found = Firewall().outliers(measures(a=1.0, b=math.inf))
     assert list(found) == ["b"]
     assert "too large" in found["b"]
 
 
-def test_samples_out_of_proportion_are_an_outlier():
+def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layout):
     usual = measures(a=1.0, b=1.0, c=1.0)
-    assert Firewall().outliers({**usual, "d": {UPDATE: 1.0, SAMPLES: 100_000}}, 0.0) == {
-        "d": "its number of samples is 10000.0 times the round's median"
+    found = Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 900}}, model_of(1.0, layout))
+    assert found == {"d": {SAMPLES: pytest.approx(30 / 900)}}
+    assert Count(900).drawn_back(model_of(1.0, layout), found["d"]) == Count(30)
+    assert Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
+
+
+def test_what_cannot_be_drawn_back_is_refused_far_above_the_median():
+    def voices(**values: float) -> dict[str, dict[str, float]]:
+        return {name: {"loudness": value} for name, value in values.items()}
+
+    assert Firewall().outliers(voices(a=1.0, b=1.2, c=0.9, d=100.0)) == {
+        "d": "its loudness is 90.9 times the round's median"
     }
-    assert Firewall().outliers({**usual, "d": {UPDATE: 1.0, SAMPLES: 10_000}}, 0.0) == {}
+    assert Firewall().outliers(voices(a=1.0, b=1.2, c=0.9, d=9.0)) == {}
 
 
-def test_nobody_is_an_outlier_where_there_is_nothing_to_compare():
-    assert Firewall().outliers({}, 0.0) == {}
-    assert Firewall().outliers(measures(a=5.0), 0.0) == {}
-    assert Firewall().outliers(measures(a=0.0, b=0.0), 0.0) == {}
+def test_nobody_is_out_of_proportion_where_there_is_nothing_to_compare(layout: Layout):
+    nothing = model_of(0.0, layout)
+    for each in ({}, measures(a=5.0), measures(a=0.0, b=0.0)):
+        assert Firewall().outliers(each) == {}
+        assert Firewall().excess(each, nothing) == {}
+
+
+def test_weights_and_statistics_are_drawn_back_apart(up: Up, layout: Layout):
+    start = ModelState(layout, up.model.flat - 2.0)
+    weights = slice(layout.trainable_size)
+    shorter = up.model.drawn_back(start, {UPDATE: 0.25})
+    torch.testing.assert_close(shorter.flat[weights], start.flat[weights] + 0.5)
+    assert torch.equal(shorter.flat[weights.stop :], up.model.flat[weights.stop :])
+    calmer = up.model.drawn_back(start, {STATISTICS: 0.5})
+    assert torch.equal(calmer.flat[weights], up.model.flat[weights])
+    torch.testing.assert_close(calmer.flat[weights.stop :], start.flat[weights.stop :] + 1.0)
+
+
+def test_variances_that_no_training_comes_to_are_refused(up: Up, backbone: Backbone, layout: Layout):
+    def with_variance(value: float) -> Up:
+        flat = up.model.flat.clone()
+        layout.views(flat)["1.running_var"][2] = value
+        return replace(up, model=ModelState(layout, flat))
+
+    sent = up.model
+    assert Firewall().problem(with_variance(-1e-6), backbone) == "1.running_var holds variances below zero"
+    assert Firewall().problem(with_variance(0.0), backbone, model=sent) is None  # a channel that is never active
+    assert Firewall().problem(with_variance(150.0), backbone, model=sent) is None
+    assert "far above" in (Firewall().problem(with_variance(1e5), backbone, model=sent) or "")
+    assert Firewall(enabled=False).problem(with_variance(-1.0), backbone, model=sent) is None
 
 
 def test_a_measure_is_the_distance_from_the_model_sent(up: Up):
     start = ModelState(up.model.layout, up.model.flat - 2.0)
     found = measured(up, start)
-    assert found == {UPDATE: pytest.approx(2 * len(start.flat) ** 0.5, rel=1e-5), SAMPLES: 5}
+    weights = start.layout.trainable_size
+    assert found == {
+        UPDATE: pytest.approx(2 * weights**0.5, rel=1e-5),
+        STATISTICS: pytest.approx(2 * (len(start.flat) - weights) ** 0.5, rel=1e-5),
+        SAMPLES: 5,
+    }
 
 
-def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone):
+def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone, layout: Layout):
     off = Firewall(enabled=False)
     assert off.problem(replace(up, samples=Count(-1)), backbone) is None
-    assert off.outliers(measures(a=1.0, b=1.0, c=1e9), 0.0) == {}
+    assert off.outliers(measures(a=1.0, b=1.0, c=math.inf)) == {}
+    assert off.excess(measures(a=1.0, b=1.0, c=1e9), model_of(1.0, layout)) == {}
 
 
 @pytest.mark.parametrize("options", [{"norm_multiple": 1.0}, {"samples_multiple": 0.5}, {"max_samples": 0}])
@@ -168,11 +218,11 @@ def test_numbers_are_finite_even_where_their_sum_is_not():
     assert not all_finite(torch.tensor([float("inf"), -float("inf")]))
 
 
-def test_a_small_part_of_the_models_length_is_never_too_long():
+def test_a_small_part_of_the_models_length_is_never_too_long(layout: Layout):
     """New FedFace clients begin at their own mean and hardly move; those that return have been spread out."""
     returning = measures(a=0.001, b=0.001, c=0.001, d=0.09)
-    assert list(Firewall().outliers(returning, 1.6)) == ["d"]
-    assert Firewall().outliers(returning, 2.0) == {}
-    assert list(Firewall(norm_floor=0.0).outliers(returning, 2.0)) == ["d"]
+    assert list(Firewall().excess(returning, model_of(1.6, layout))) == ["d"]
+    assert Firewall().excess(returning, model_of(2.0, layout)) == {}
+    assert list(Firewall(norm_floor=0.0).excess(returning, model_of(2.0, layout))) == ["d"]
     with pytest.raises(ValueError, match="norm_floor is 1"):
         Firewall(norm_floor=1.0)

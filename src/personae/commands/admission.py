@@ -1,0 +1,54 @@
+"""Who takes part in a run, by the word of its operator."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae.core.events import PersonalEvaluation, TrainingRound, events
+from personae.errors import ConfigError
+from personae.runtime.excluded import Decision, Exclusions
+from personae.screen.basics import say
+
+app = typer.Typer()
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, going on or to be resumed.")]
+Clients = Annotated[list[str], typer.Argument(metavar="CLIENT", help="Names of clients.")]
+Reason = Annotated[str, typer.Option(help="Why; it is kept with the decision.")]
+
+
+@app.command()
+def exclude(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
+    """Put clients out of a run from its next round on; what is kept of them by name is forgotten."""
+    _tell(Exclusions.of(run).decide(exclude=clients, clients=_known(run), reason=reason))
+
+
+@app.command()
+def include(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
+    """Let clients that were put out of a run take part again."""
+    _tell(Exclusions.of(run).decide(include=clients, clients=_known(run), reason=reason))
+
+
+def _known(run: Path) -> list[str]:
+    """The clients of a run: of a network, those it was planned with; else those that its records name."""
+    plan, records = run / "deployment.json", run / "metrics.jsonl"
+    if plan.is_file():
+        return list(json.loads(plan.read_text())["clients"])
+    if not records.is_file():
+        raise ConfigError(f"{run}: there is no run here")
+    found: dict[str, None] = {}
+    with records.open("rb") as lines:
+        for event in events(lines, records):
+            if isinstance(event, TrainingRound):
+                found |= dict.fromkeys(event.participants)
+            elif isinstance(event, PersonalEvaluation):
+                found |= dict.fromkeys(event.clients)
+    return sorted(found)
+
+
+def _tell(decisions: list[Decision]) -> None:
+    for each in decisions:
+        say(f"{each.client} {'is out' if each.excluded else 'takes part again'} from the next round on")
+    if not decisions:
+        say("nothing changes")

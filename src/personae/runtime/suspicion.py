@@ -1,0 +1,113 @@
+"""Who is suspected of what: the directions of a round's updates beside each other, and a score of each client.
+
+Honest updates point in about as many directions as there are clients: their people differ. Two signs are rare among
+them, and common among attackers. *Alike*: two updates are far more alike than pairs of that round are. *Against*: an
+update goes against the sum of the others, far more than updates of that round do. Both are measured in robust
+deviations of the round itself, so that rounds in which everybody agrees, or nobody does, have bounds of their own.
+
+One round proves little. A client's score adds up what its signs exceed a usual round by, and falls again in rounds
+without signs. Above a bound its updates are left out, and the score goes on: it can come back by itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from personae.core.message import Message
+from personae.core.payload import Gradient, ModelState, NetworkVector
+from personae.core.rng import generator
+
+WIDTH = 1 << 14  # numbers that stand for an update: cosines of these are off by a hundredth
+FEWEST = 5  # clients of a round; among fewer nobody can say what is usual
+USUAL = 4.0  # deviations that honest clients come to now and then
+LEAST = 0.02  # of a deviation: cosines of unrelated updates differ by as much
+
+
+class Fingerprints:
+    """Directions of updates as short vectors: each number is a sum of entries with random signs, always the same."""
+
+    def __init__(self, model: ModelState) -> None:
+        self._model = model
+        weights = model.layout.trainable_size
+        source = generator("fingerprints of updates")
+        self._signs = torch.randint(0, 2, (weights,), dtype=torch.int8, generator=source).mul_(2).sub_(1)
+
+    def of(self, update: Message) -> Tensor | None:
+        """Of the weights alone, since statistics of BatchNorm would drown them; None of an update that is nowhere."""
+        total = torch.zeros(WIDTH)
+        for part in update.parts():
+            if isinstance(part, NetworkVector) and not isinstance(part, Gradient):
+                weights = part.layout.trainable_size
+                step = (part.flat - self._model.entries(part.layout).to(part.flat.device))[:weights].cpu()
+                signed = step * self._signs[:weights]
+                total += F.pad(signed, (0, -weights % WIDTH)).view(-1, WIDTH).sum(0)
+        length = float(total.norm())
+        return total / length if 0 < length < float("inf") else None
+
+
+@dataclass(frozen=True)
+class Signs:
+    """How unusual a client's update is in its round, in robust deviations."""
+
+    alike: float  # its likeness with whom it is most like
+    whom: str
+    against: float  # how far it goes against the others
+
+    @property
+    def strength(self) -> float:
+        return max(self.alike, self.against)
+
+    def __str__(self) -> str:
+        if self.alike >= self.against:
+            return f"its update is far more like that of {self.whom} than updates of a round are"
+        return "its update goes against those of the others"
+
+
+def signs_of(prints: Mapping[str, Tensor]) -> dict[str, Signs]:
+    """The signs of every client, from the fingerprints of a round."""
+    if len(prints) < FEWEST:
+        return {}
+    names, stack = list(prints), torch.stack(list(prints.values())).double()
+    cosines = stack @ stack.T
+    others = ~torch.eye(len(names), dtype=torch.bool)
+    likeness = _deviations(cosines[others], cosines).masked_fill(~others, -torch.inf)
+    best = likeness.max(dim=1)
+    rest = F.normalize(stack.sum(0) - stack, dim=1)
+    along = (stack * rest).sum(1)
+    against = torch.where(along < 0, _deviations(-along, -along), 0)
+    return {
+        name: Signs(float(best.values[k]), names[int(best.indices[k])], float(against[k]))
+        for k, name in enumerate(names)
+    }
+
+
+def _deviations(usual: Tensor, values: Tensor) -> Tensor:
+    """How far values are above the median of the usual ones, in deviations estimated from their middle."""
+    middle = usual.median()
+    deviation = 1.4826 * (usual - middle).abs().median()
+    return (values - middle) / max(float(deviation), LEAST)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Scores after a round, and whom to leave out of it, with the reason."""
+
+    scores: Mapping[str, float]
+    suspects: Mapping[str, str]
+
+
+def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float) -> Ruling:
+    """Scores go up by what the strength of signs exceeds a usual one by, or down; above the `bound` is a suspect.
+
+    Where more than a third of a round would be suspects, the round is made of groups and not of a few attackers:
+    then none is left out.
+    """
+    scores = dict(before)
+    for name, each in signs.items():
+        scores[name] = min(max(0.0, before.get(name, 0.0) + each.strength - USUAL), 4 * bound)
+    suspects = {name: str(each) for name, each in signs.items() if scores[name] > bound}
+    few = 3 * len(suspects) <= len(signs)
+    return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {})

@@ -1,0 +1,77 @@
+"""The commands of attacks, and of who takes part."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from personae.cli import app
+from personae.core.events import TrainingRound
+from personae.errors import ConfigError
+from personae.runtime.excluded import Exclusions
+
+SMALL = """
+name = "small"
+network = { name = "small", embedding = 16, height = 32, width = 32 }
+data.private = { source = "synthetic", identities = 12, images = 6 }
+data.heldout = { source = "synthetic", first = 20, identities = 8, images = 3 }
+partition = { by = "equal", clients = 6 }
+evaluation = { pairs_per_fold = 2, folds = 2 }
+
+[[stages]]
+name = "federate"
+rounds = 1
+[stages.algorithm]
+name = "fedpe"
+training = { lr = 0.05, batch_size = 8, iterations = 2 }
+
+[[stages]]
+name = "central"
+after = ""
+[stages.algorithm]
+name = "central"
+"""
+
+
+def test_an_attack_is_run_beside_an_honest_run(tmp_path: Path, faces_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    out = tmp_path / "out"
+    words = ["attack", str(path), "--with", "backdoor", "--share", "0.34", "--out", str(out), "--workers", "1"]
+    result = CliRunner().invoke(app, [*words, "--scale", "4", "--json"], catch_exceptions=False)
+    found = json.loads(result.stdout)
+    assert len(found["attackers"]) == 2
+    assert 0 <= found["attacked"]["accepted"] <= 1
+    assert 0 <= found["honest"]["tar"] <= 1
+    assert (out / "honest" / "models" / "federate.safetensors").exists()
+    assert (out / "backdoor-0.34-x4" / "models" / "federate.safetensors").exists()
+    assert not (out / "honest" / "models" / "central.safetensors").exists()  # no attacker reaches it
+    shown = CliRunner().invoke(app, [*words, "--scale", "1"], catch_exceptions=False).stdout
+    assert "backdoor accepted" in shown
+    assert "attackers: " in shown
+    with pytest.raises(ConfigError, match="this attack was tried already"):
+        CliRunner().invoke(app, [*words, "--scale", "4"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="there is no such attack"):
+        CliRunner().invoke(app, ["attack", str(path), "--with", "bribery"], catch_exceptions=False)
+
+
+def test_clients_are_put_out_of_a_run_and_let_in_again(tmp_path: Path):
+    event = TrainingRound(
+        stage="federate", round=1, participants=("ann", "bob", "eve"), rejected={}, failed={}, scalars={}
+    )
+    (tmp_path / "metrics.jsonl").write_bytes(event.line())
+    runner = CliRunner()
+    said = runner.invoke(app, ["exclude", str(tmp_path), "bob", "--reason", "noise"], catch_exceptions=False).stdout
+    assert said == "bob is out from the next round on\n"
+    assert Exclusions.of(tmp_path).names() == {"bob"}
+    assert Exclusions.of(tmp_path).decisions()[0].reason == "noise"
+    assert runner.invoke(app, ["exclude", str(tmp_path), "bob"], catch_exceptions=False).stdout == "nothing changes\n"
+    said = runner.invoke(app, ["include", str(tmp_path), "bob"], catch_exceptions=False).stdout
+    assert said == "bob takes part again from the next round on\n"
+    assert Exclusions.of(tmp_path).names() == frozenset()
+    with pytest.raises(ConfigError, match="no client 'max' in this run; there are ann, bob, eve"):
+        runner.invoke(app, ["exclude", str(tmp_path), "max"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="there is no run here"):
+        runner.invoke(app, ["exclude", str(tmp_path / "elsewhere"), "max"], catch_exceptions=False)

@@ -1,0 +1,214 @@
+"""Who is suspected, and that honest clients are not."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from personae.algorithms import FedPE
+from personae.algorithms.fedpe import Up
+from personae.attacks import ATTACKS
+from personae.attacks.infiltration import Infiltration
+from personae.core.algorithm import ClientInfo
+from personae.core.backbone import Backbone
+from personae.core.message import ServerState
+from personae.core.payload import Count, ModelState, Scalars
+from personae.runtime.firewall import Firewall
+from personae.runtime.inprocess import SameProcess
+from personae.runtime.knowledge import suspect, suspected, unlearnt
+from personae.runtime.proof import has_collapsed, separation
+from personae.runtime.suspicion import WIDTH, Fingerprints, Signs, ruling, signs_of
+from toys import Crowd, Rehearsal, cut_off, quickly, random_faces, stage_of
+
+NAMES = tuple("abcdefghij")
+
+
+def directions(common: float = 0.0, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Ten honest clients: directions at random, with something in common."""
+    source = torch.Generator().manual_seed(seed)
+    shared = torch.randn(WIDTH, generator=source)
+    return {name: F.normalize(torch.randn(WIDTH, generator=source) + common * shared, dim=0) for name in NAMES}
+
+
+@pytest.mark.parametrize("common", [0.0, 0.3, 1.0, 10.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_honest_clients_have_no_strong_signs_however_much_they_agree(common: float, seed: int):
+    assert all(each.strength < 4 for each in signs_of(directions(common, seed)).values())
+
+
+def test_two_that_want_the_same_are_alike():
+    prints = directions(0.3)
+    for name in ("c", "h"):
+        prints[name] = F.normalize(prints[name] + 0.8 * prints["a"].flip(0), dim=0)
+    found = signs_of(prints)
+    assert {name for name, each in found.items() if each.strength > 4} == {"c", "h"}
+    assert found["c"].whom == "h"
+    assert str(found["c"]) == "its update is far more like that of h than updates of a round are"
+
+
+def test_who_goes_the_other_way_is_against():
+    prints = directions(0.5)
+    prints["e"] = -prints["e"]
+    found = signs_of(prints)
+    assert {name for name, each in found.items() if each.strength > 4} == {"e"}
+    assert str(found["e"]) == "its update goes against those of the others"
+
+
+def test_among_few_nobody_is_judged():
+    assert signs_of({name: torch.ones(WIDTH) for name in "abcd"}) == {}
+
+
+def strong(strength: float) -> Signs:
+    return Signs(strength, "x", 0.0)
+
+
+def test_scores_add_up_over_rounds_and_fall_again():
+    usual = {name: strong(1.0) for name in NAMES}
+    first = ruling({}, {**usual, "a": strong(6.0)}, 3.0)
+    assert first.scores == {"a": 2.0}
+    assert first.suspects == {}
+    second = ruling(first.scores, {**usual, "a": strong(6.0)}, 3.0)
+    assert second.scores == {"a": 4.0}
+    assert list(second.suspects) == ["a"]
+    third = ruling(second.scores, usual, 3.0)
+    assert third.scores == {"a": 1.0}
+    assert third.suspects == {}
+    assert ruling({"away": 2.0}, usual, 3.0).scores == {"away": 2.0}  # whoever was not asked keeps its score
+    assert ruling({}, {**usual, "a": strong(1e9)}, 3.0).scores == {"a": 12.0}  # so that nobody is lost for ever
+
+
+def test_where_a_third_would_be_suspects_the_round_is_made_of_groups():
+    groups = {name: strong(20.0 if name in "abcd" else 1.0) for name in NAMES}
+    assert ruling({}, groups, 3.0).suspects == {}
+    few = {name: strong(20.0 if name in "abc" else 1.0) for name in NAMES}
+    assert list(ruling({}, few, 3.0).suspects) == ["a", "b", "c"]
+    assert ruling({}, few, math.inf).suspects == {}
+
+
+def test_a_fingerprint_keeps_cosines_of_weights_and_no_statistics(backbone: Backbone):
+    model, source = backbone.state(), torch.Generator().manual_seed(1)
+    steps = [torch.randn(len(model.flat), generator=source) for _ in range(2)]
+    steps[1] = steps[1] + 0.5 * steps[0]
+    weights = slice(model.layout.trainable_size)
+
+    def update(step: torch.Tensor) -> Up:
+        changed = ModelState(model.layout, model.flat + step)
+        return Up(model=changed, samples=Count(1), training=Scalars({"loss": 1.0}))
+
+    prints = [Fingerprints(model).of(update(step)) for step in steps]
+    assert prints[0] is not None
+    assert prints[1] is not None
+    exact = torch.cosine_similarity(steps[0][weights], steps[1][weights], dim=0)
+    assert float(prints[0] @ prints[1]) == pytest.approx(float(exact), abs=0.03)
+    steps[0][weights.stop :] *= 1000
+    again = Fingerprints(model).of(update(steps[0]))
+    assert again is not None
+    torch.testing.assert_close(again, prints[0], atol=1e-4, rtol=1e-3)
+    assert Fingerprints(model).of(update(torch.zeros_like(model.flat))) is None
+
+
+def test_scores_are_in_the_servers_memory_and_forgotten_with_a_client(backbone: Backbone):
+    clients = [ClientInfo(name, index) for index, name in enumerate(NAMES)]
+    state = ServerState(model=backbone.state())
+    assert suspect(state, {}, clients) is state
+    kept = suspect(state, {"b": 2.5}, clients)
+    assert suspected(kept, clients) == {"b": 2.5}
+    assert suspected(unlearnt(kept, 1), clients) == {}
+    assert suspect(kept, {}, clients).memory == {}
+
+
+CROWD = Crowd(tuple(f"client-{index}" for index in range(10)))
+
+
+def attacked(folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, **options) -> Rehearsal:
+    run = Rehearsal(folder, (stage_of(quickly(FedPE()), rounds=rounds, **options),), holdings=CROWD)
+    plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed)
+    return run.run(plot.transport(SameProcess(plot.federation(run.federation)), run.federation))
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS.own if name != "poisoned-rows"])
+def test_an_attacked_run_goes_on_to_its_end(name: str, tmp_path: Path):
+    run = attacked(tmp_path, name, 1000.0, share=0.3)
+    assert len(run.notebook.rounds()) == 3
+    assert bool(run.final().isfinite().all())
+
+
+def test_colluders_with_equal_updates_are_left_out_at_once(tmp_path: Path):
+    run = attacked(tmp_path, "equal-updates", 1.0, rounds=1)
+    (event,) = [event for event in run.notebook.books["metrics"] if event["event"] == "suspicion"]
+    attackers = Infiltration(ATTACKS["equal-updates"](), 0.2, run.seed).attackers(CROWD)
+    assert set(event["left_out"]) == set(attackers)
+    assert set(run.notebook.rounds()[0]["rejected"]) == set(attackers)
+    assert min(event["scores"][name] for name in attackers) > 3
+
+
+def test_an_attacked_run_that_was_cut_off_goes_on_with_the_same_scores(tmp_path: Path):
+    def rehearsal(folder: Path) -> Rehearsal:
+        return Rehearsal(folder, (stage_of(quickly(FedPE()), rounds=3),), holdings=CROWD)
+
+    whole, half = rehearsal(tmp_path / "whole"), rehearsal(tmp_path / "half")
+    plot = Infiltration(ATTACKS["equal-updates"](), 0.2, whole.seed)
+
+    def way(run: Rehearsal):
+        return plot.transport(SameProcess(plot.federation(run.federation)), run.federation)
+
+    whole.run(way(whole))
+    again = cut_off(half, 2, way(half))
+    again.run(way(again))
+    assert torch.equal(again.final(), whole.final())
+    assert again.notebook.books["metrics"] == whole.notebook.books["metrics"]
+
+
+def test_an_honest_crowd_is_left_alone(tmp_path: Path):
+    same = replace(CROWD)
+    run = Rehearsal(tmp_path / "on", (stage_of(quickly(FedPE()), rounds=3),), holdings=same).run()
+    assert not any(event.get("left_out") for event in run.notebook.books["metrics"])
+
+
+def test_a_model_that_tells_nobody_apart_any_more_is_taken_back(tmp_path: Path):
+    """All weights gone to zero is finite, and of no use."""
+
+    class Erasing(FedPE):
+        name = "erasing"
+
+        def merge(self, state, replies, server):
+            merged = super().merge(state, replies, server)
+            flat = merged.model.flat * (0.0 if server.round == 2 else 1.0)
+            return replace(merged, model=ModelState(merged.model.layout, flat))
+
+    run = Rehearsal(tmp_path, (stage_of(quickly(Erasing()), rounds=3),))
+    replace(run.engine(), proof=random_faces(1, 6, 4)).run()
+    warnings = [event for event in run.notebook.books["metrics"] if event["event"] == "warning"]
+    undone = [event for event in warnings if "undone" in event["text"]]
+    assert [event["round"] for event in undone] == [2]
+    assert undone[0]["text"].endswith("updates of ann, bob, eve, zoe were in it")
+    assert float(run.final().abs().max()) > 0
+
+
+def test_separation_is_the_chance_that_one_person_is_more_alike_than_two():
+    faces = random_faces(3, 5, 3)
+    source = torch.Generator().manual_seed(1)
+    vectors = F.normalize(torch.randn(15, 4, generator=source) + torch.eye(5, 4).repeat_interleave(3, 0), dim=1)
+
+    def embedder(images):
+        return vectors
+
+    found = separation(embedder, faces)
+    wins = []
+    pairs = [(i, j) for i in range(15) for j in range(i)]
+    genuine = [float(vectors[i].double() @ vectors[j].double()) for i, j in pairs if i // 3 == j // 3]
+    impostor = [float(vectors[i].double() @ vectors[j].double()) for i, j in pairs if i // 3 != j // 3]
+    wins = [1.0 if g > b else 0.5 if g == b else 0.0 for g in genuine for b in impostor]
+    assert found == pytest.approx(sum(wins) / len(wins))
+    assert separation(lambda images: vectors * math.nan, faces) == 0.0
+    assert has_collapsed(0.9, 0.6)
+    assert not has_collapsed(0.9, 0.75)
+    assert not has_collapsed(0.55, 0.5)  # there was nothing to lose
+
+
+def test_bounds_are_checked():
+    with pytest.raises(ValueError, match="suspicion is 0"):
+        Firewall(suspicion=0.0)
