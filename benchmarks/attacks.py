@@ -94,28 +94,32 @@ def jobs(seeds: int) -> Iterator[Job]:
     rules = [
         rule for rule in ("off", "default", OURS, "multi-krum", "median") if rule in ("off", "default", *AGGREGATIONS)
     ]
+    everybody, ours = rules, rules[1:3]
     for seed in range(seeds):
-        for rule in rules:
+        for rule in everybody:
             yield Job(rule, seed=seed)
-        for name, scale in ENTRIES[:8]:
-            for rule in rules[:3]:
-                yield Job(rule, name, scale, seed=seed)
-    for seed in range(seeds):
         for by in ("lognormal-images", "one-identity"):
             for rule in rules[:3]:
                 yield Job(rule, seed=seed, by=by)
         for name, scale in ENTRIES:
-            for rule in rules:
+            for rule in ours:
                 yield Job(rule, name, scale, seed=seed)
-    for name, scale in ENTRIES[:8]:
-        for share in (0.1, 0.3):
-            for rule in rules[1:3]:
-                yield Job(rule, name, scale, share)
     for rule in rules[:3]:
         yield Job(rule, clients=40)
     for name, scale in ENTRIES[:6]:
-        for rule in rules[:3]:
+        for rule in rules[:2]:
             yield Job(rule, name, scale, clients=40)
+    for name, scale in ENTRIES[:8]:
+        for share in (0.1, 0.3):
+            yield Job("default", name, scale, share)
+    for seed in range(seeds):
+        for name, scale in ENTRIES:
+            for rule in everybody:
+                yield Job(rule, name, scale, seed=seed)
+    for name, scale in ENTRIES[:8]:
+        for share in (0.1, 0.3):
+            for rule in everybody:
+                yield Job(rule, name, scale, share)
 
 
 OURS = "grouped"

@@ -30,7 +30,7 @@ class Firewall:
     """
 
     enabled: bool = True  # switched off, it still refuses what does not fit, such as models of another network
-    norm_multiple: float = 2.0  # an update longer than so many times the median of its round is shortened to that
+    norm_multiple: float = 1.5  # an update longer than so many times the median of its round is shortened to that
     norm_floor: float = 0.05  # but this part of the model's own length is never too long, where most hardly move
     samples_multiple: float = 3.0  # a client counts for no more than so many times the median of samples
     rows_multiple: float = 10.0  # whose longest class embedding exceeds so many times the median one is refused
@@ -95,20 +95,31 @@ class Firewall:
         for quantity, values in _by_quantity(measures).items() if self.enabled else ():
             if quantity not in DRAWN_BACK:
                 continue
-            bound = self._multiple(quantity) * statistics.median(values.values())
-            bound = max(bound, least) if quantity == UPDATE else bound
+            usual = self._multiple(quantity) * statistics.median(values.values())
             for client, value in values.items():
+                bound = max(usual * self._allowance(measures, client), least) if quantity == UPDATE else usual
                 if value > bound > 0:
                     found.setdefault(client, {})[quantity] = bound / value
         return found
 
-    def judged(self, prints: Mapping[str, Tensor], scores: Mapping[str, float]) -> Ruling:
-        """Whom the fingerprints of a round's updates give reason to suspect, after these scores of earlier rounds."""
-        return ruling(scores, signs_of(prints) if self.enabled else {}, self.suspicion)
+    def _allowance(self, measures: Mapping[str, Measures], client: str) -> float:
+        """Whoever has more samples takes more steps: the root of how many times the median, as far as they count."""
+        samples = [each[SAMPLES] for each in measures.values() if SAMPLES in each]
+        own = measures[client].get(SAMPLES)
+        if own is None or not (usual := statistics.median(samples)) > 0:
+            return 1.0
+        return math.sqrt(min(max(own / usual, 1.0), self.samples_multiple))
+
+    def judged(
+        self, prints: Mapping[str, Tensor], excess: Mapping[str, Measures], scores: Mapping[str, float]
+    ) -> Ruling:
+        """Whom the updates of a round give reason to suspect, after these scores of earlier rounds."""
+        lengths = {client: 1 / each[UPDATE] for client, each in excess.items() if UPDATE in each}
+        return ruling(scores, signs_of(prints, lengths) if self.enabled else {}, self.suspicion)
 
     def _multiple(self, quantity: str) -> float:
         """Statistics of BatchNorm follow the images of a client, which differ more than what is learnt from them."""
-        return {SAMPLES: self.samples_multiple, STATISTICS: 5 * self.norm_multiple}.get(quantity, self.norm_multiple)
+        return {SAMPLES: self.samples_multiple, STATISTICS: 6 * self.norm_multiple}.get(quantity, self.norm_multiple)
 
 
 def _by_quantity(measures: Mapping[str, Measures]) -> dict[str, dict[str, float]]:

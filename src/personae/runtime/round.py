@@ -97,7 +97,8 @@ def federated_round(
         if not alone:
             rejected |= firewall.outliers(measures)
         compared = [client.name for client in clients if client.name in prints and client.name not in rejected]
-        judged = firewall.judged({name: prints[name] for name in compared}, scores or {})
+        excess = firewall.excess({name: measures[name] for name in compared}, state.model)
+        judged = firewall.judged({name: prints[name] for name in compared}, excess, scores or {})
         rejected |= judged.suspects
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)

@@ -1,9 +1,10 @@
 """Who is suspected of what: the directions of a round's updates beside each other, and a score of each client.
 
-Honest updates point in about as many directions as there are clients: their people differ. Two signs are rare among
+Honest updates point in about as many directions as there are clients: their people differ. Three signs are rare among
 them, and common among attackers. *Alike*: two updates are far more alike than pairs of that round are. *Against*: an
 update goes against the sum of the others, far more than updates of that round do. Both are measured in robust
 deviations of the round itself, so that rounds in which everybody agrees, or nobody does, have bounds of their own.
+*Long*: an update is many times as long as it may be without being drawn back.
 
 One round proves little. A client's score adds up what its signs exceed a usual round by, and falls again in rounds
 without signs. Above a bound its updates are left out, and the score goes on: it can come back by itself.
@@ -55,19 +56,22 @@ class Signs:
     alike: float  # its likeness with whom it is most like
     whom: str
     against: float  # how far it goes against the others
+    long: float = 0.0  # how many times as long it is as it may be
 
     @property
     def strength(self) -> float:
-        return max(self.alike, self.against)
+        return max(self.alike, self.against, self.long)
 
     def __str__(self) -> str:
-        if self.alike >= self.against:
+        if self.long == self.strength:
+            return "its updates are many times as long as those of the others"
+        if self.alike == self.strength:
             return f"its update is far more like that of {self.whom} than updates of a round are"
         return "its update goes against those of the others"
 
 
-def signs_of(prints: Mapping[str, Tensor]) -> dict[str, Signs]:
-    """The signs of every client, from the fingerprints of a round."""
+def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None = None) -> dict[str, Signs]:
+    """The signs of every client, from the fingerprints of a round, and from `lengths` beyond what may be."""
     if len(prints) < FEWEST:
         return {}
     names, stack = list(prints), torch.stack(list(prints.values())).double()
@@ -79,7 +83,9 @@ def signs_of(prints: Mapping[str, Tensor]) -> dict[str, Signs]:
     along = (stack * rest).sum(1)
     against = torch.where(along < 0, _deviations(-along, -along), 0)
     return {
-        name: Signs(float(best.values[k]), names[int(best.indices[k])], float(against[k]))
+        name: Signs(
+            float(best.values[k]), names[int(best.indices[k])], float(against[k]), (lengths or {}).get(name, 0.0)
+        )
         for k, name in enumerate(names)
     }
 

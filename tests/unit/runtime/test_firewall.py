@@ -85,11 +85,11 @@ def model_of(length: float, layout: Layout) -> ModelState:
     return ModelState(layout, flat)
 
 
-def test_a_long_update_is_drawn_back_to_twice_the_median(layout: Layout):
+def test_a_long_update_is_drawn_back_to_half_as_much_again_as_the_median(layout: Layout):
     nothing = model_of(0.0, layout)
-    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=100.0), nothing) == {"d": {UPDATE: pytest.approx(0.022)}}
-    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=2.1), nothing) == {}
-    assert Firewall(norm_multiple=1.5).excess(measures(a=1.0, b=1.2, c=0.8, d=2.2), nothing).keys() == {"d"}
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=100.0), nothing) == {"d": {UPDATE: pytest.approx(0.0165)}}
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=1.6), nothing) == {}
+    assert Firewall(norm_multiple=1.2).excess(measures(a=1.0, b=1.2, c=0.8, d=1.6), nothing).keys() == {"d"}
     assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.8, d=100.0)) == {}
 
 
@@ -105,6 +105,14 @@ def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layo
     assert found == {"d": {SAMPLES: pytest.approx(30 / 900)}}
     assert Count(900).drawn_back(model_of(1.0, layout), found["d"]) == Count(30)
     assert Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
+
+
+def test_who_has_more_samples_may_go_farther_but_not_by_any_claim(layout: Layout):
+    usual, nothing = measures(a=1.0, b=1.0, c=1.0, e=1.0), model_of(0.0, layout)
+    assert Firewall().excess({**usual, "d": {UPDATE: 2.1, SAMPLES: 20}}, nothing) == {}  # up to 1.5 sqrt(2)
+    assert Firewall().excess({**usual, "d": {UPDATE: 2.2, SAMPLES: 20}}, nothing).keys() == {"d"}
+    claimed = Firewall().excess({**usual, "d": {UPDATE: 10.0, SAMPLES: 9000}}, nothing)
+    assert claimed["d"][UPDATE] == pytest.approx(1.5 * math.sqrt(3) / 10)
 
 
 def test_what_cannot_be_drawn_back_is_refused_far_above_the_median():

@@ -57,6 +57,14 @@ def test_who_goes_the_other_way_is_against():
     assert str(found["e"]) == "its update goes against those of the others"
 
 
+def test_who_is_drawn_back_by_far_is_long():
+    found = signs_of(directions(0.3), {"b": 5.5, "c": 2.0})
+    assert {name for name, each in found.items() if each.strength > 4} == {"b"}
+    assert str(found["b"]) == "its updates are many times as long as those of the others"
+    longer = ruling({}, found, 3.0).scores
+    assert longer == {"b": 1.5}
+
+
 def test_among_few_nobody_is_judged():
     assert signs_of({name: torch.ones(WIDTH) for name in "abcd"}) == {}
 
