@@ -59,6 +59,7 @@ class Layer:
     least: int = 1  # how many clients a round must ask
     hides_single_updates: ClassVar[bool] = False  # True: the server can read what clients send only as a sum
     judges_alone: ClassVar[bool] = False  # True: whether an update counts may not depend on those of other clients
+    noisy: ClassVar[bool] = False  # True: clients add noise, so that what they send may be no possible model
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def around(self, algorithm: AnyAlgorithm) -> "Layered":

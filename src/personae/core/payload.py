@@ -45,7 +45,7 @@ class Expectation:
     clients: int = 0  # that are asked in a round, where a size is asked for
     figures: tuple[str, ...] = ("*",)  # declared names of figures, or patterns such as `clusters/*`
     max_samples: int = 100_000_000
-    model: "ModelState | None" = None  # what clients of the round were sent, where there is a round
+    model: "ModelState | None" = None  # what clients of a round were sent and trained, without noise
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,9 @@ class NetworkVector(Payload):
 
     def _impossible(self, before: "ModelState | None") -> str | None:
         """What no training comes to: variances below zero, or far from those of the model that was sent."""
-        last = before.layout.views(before.flat) if before is not None else {}
+        if before is None:
+            return None
+        last = before.layout.views(before.flat)
         for name, view in self.layout.views(self.flat).items():
             if name in self.layout.variances:
                 if bool((view < 0).any()):

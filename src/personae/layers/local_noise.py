@@ -45,6 +45,7 @@ class LocalNoise(Layer):
     """
 
     name: ClassVar[str] = "local-noise"
+    noisy: ClassVar[bool] = True
 
     norm: float  # C: the longest update before noise
     multiplier: float  # z: the standard deviation of the noise of one client, over the bound

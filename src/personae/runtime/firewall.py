@@ -12,10 +12,10 @@ from personae.core.backbone import Backbone
 from personae.core.message import Message
 from personae.core.payload import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE, Expectation, ModelState
 from personae.core.samples import Samples
-from personae.runtime.suspicion import Ruling, ruling, signs_of
+from personae.runtime.suspicion import FEWEST, Ruling, ruling, signs_of
 
 DRAWN_BACK = (UPDATE, STATISTICS, GRADIENT, SAMPLES)  # what can be made smaller and still be what it is
-REFUSED = 10.0  # of anything else, so many times the round's median is out of all proportion
+REFUSED = 10.0  # of anything else, and among few clients, so many times the median is out of all proportion
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
 
@@ -95,7 +95,8 @@ class Firewall:
         for quantity, values in _by_quantity(measures).items() if self.enabled else ():
             if quantity not in DRAWN_BACK:
                 continue
-            usual = self._multiple(quantity) * statistics.median(values.values())
+            few = len(values) < FEWEST  # then nobody can say what is usual
+            usual = max(self._multiple(quantity), REFUSED if few else 0.0) * statistics.median(values.values())
             for client, value in values.items():
                 bound = max(usual * self._allowance(measures, client), least) if quantity == UPDATE else usual
                 if value > bound > 0:

@@ -74,6 +74,7 @@ def federated_round(
         _require_quorum(stage, server.round, len(clients), len(left), failures, rejected)
     prints: dict[str, Tensor] = {}
     fingerprints = Fingerprints(state.model)
+    trained = None if any(layer.noisy for layer in stage.layers) else state.model
     alone = stage.judges_alone or any(layer.hides_single_updates for layer in stage.layers)  # nobody is compared
     with spool(layout, scratch) as kept:
         for answer in exchange.ask(state, left):
@@ -82,7 +83,7 @@ def federated_round(
             if isinstance(answer, Failure):
                 failures[name] = answer
             elif problem := firewall.problem(
-                answer.message, server.backbone, server.public_faces, stage.algorithm.figures, state.model
+                answer.message, server.backbone, server.public_faces, stage.algorithm.figures, trained
             ) or stage.algorithm.objection(answer.message):
                 rejected[name] = problem
             else:

@@ -87,7 +87,7 @@ def test_what_is_out_of_proportion_is_drawn_back_and_recorded(tmp_path: Path, ho
     begin, honest = run.federation.backbone().flat, troubled(tmp_path / "honest").run()
     weights = slice(run.federation.backbone().layout.trainable_size)
     usual = float((honest.final() - begin)[weights].norm())
-    assert float((run.final() - begin)[weights].norm()) < 2 * usual
+    assert float((run.final() - begin)[weights].norm()) < 5 * usual
 
 
 def test_replies_are_merged_in_the_order_of_the_clients_whatever_the_order_of_their_answers(

@@ -87,9 +87,11 @@ def model_of(length: float, layout: Layout) -> ModelState:
 
 def test_a_long_update_is_drawn_back_to_half_as_much_again_as_the_median(layout: Layout):
     nothing = model_of(0.0, layout)
-    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=100.0), nothing) == {"d": {UPDATE: pytest.approx(0.0165)}}
-    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, d=1.6), nothing) == {}
-    assert Firewall(norm_multiple=1.2).excess(measures(a=1.0, b=1.2, c=0.8, d=1.6), nothing).keys() == {"d"}
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=100.0), nothing) == {
+        "d": {UPDATE: pytest.approx(0.0165)}
+    }
+    assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=1.6), nothing) == {}
+    assert Firewall(norm_multiple=1.2).excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=1.6), nothing).keys() == {"d"}
     assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.8, d=100.0)) == {}
 
 
@@ -100,11 +102,17 @@ def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_fin
 
 
 def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layout):
-    usual = measures(a=1.0, b=1.0, c=1.0)
+    usual = measures(a=1.0, b=1.0, c=1.0, e=1.0)
     found = Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 900}}, model_of(1.0, layout))
     assert found == {"d": {SAMPLES: pytest.approx(30 / 900)}}
     assert Count(900).drawn_back(model_of(1.0, layout), found["d"]) == Count(30)
     assert Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
+
+
+def test_among_few_clients_only_ten_times_the_median_is_too_much(layout: Layout):
+    nothing = model_of(0.0, layout)
+    assert Firewall().excess(measures(a=1.0, b=1.0, c=9.0), nothing) == {}
+    assert Firewall().excess(measures(a=1.0, b=1.0, c=20.0), nothing) == {"c": {UPDATE: pytest.approx(0.5)}}
 
 
 def test_who_has_more_samples_may_go_farther_but_not_by_any_claim(layout: Layout):
@@ -150,7 +158,7 @@ def test_variances_that_no_training_comes_to_are_refused(up: Up, backbone: Backb
         return replace(up, model=ModelState(layout, flat))
 
     sent = up.model
-    assert Firewall().problem(with_variance(-1e-6), backbone) == "1.running_var holds variances below zero"
+    assert Firewall().problem(with_variance(-1e-6), backbone, model=sent) == "1.running_var holds variances below zero"
     assert Firewall().problem(with_variance(0.0), backbone, model=sent) is None  # a channel that is never active
     assert Firewall().problem(with_variance(150.0), backbone, model=sent) is None
     assert "far above" in (Firewall().problem(with_variance(1e5), backbone, model=sent) or "")
@@ -228,7 +236,7 @@ def test_numbers_are_finite_even_where_their_sum_is_not():
 
 def test_a_small_part_of_the_models_length_is_never_too_long(layout: Layout):
     """New FedFace clients begin at their own mean and hardly move; those that return have been spread out."""
-    returning = measures(a=0.001, b=0.001, c=0.001, d=0.09)
+    returning = measures(a=0.001, b=0.001, c=0.001, e=0.001, d=0.09)
     assert list(Firewall().excess(returning, model_of(1.6, layout))) == ["d"]
     assert Firewall().excess(returning, model_of(2.0, layout)) == {}
     assert list(Firewall(norm_floor=0.0).excess(returning, model_of(2.0, layout))) == ["d"]
