@@ -1,5 +1,6 @@
 """What all tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ from personae.core.layout import Layout
 from toys import Crowd, Rehearsal, TinyPlan, quickly, random_faces, stage_of
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _key_of_galleries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test makes one in the home of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERSONAE_GALLERY_KEY", str(tmp_path_factory.mktemp("key") / "gallery.key"))
+        yield
 
 
 @pytest.fixture

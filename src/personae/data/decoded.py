@@ -13,7 +13,7 @@ from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
 from personae.data.readers.levels import Level
-from personae.data.readers.listing import Listing, in_natural_order
+from personae.data.readers.listing import Listing, in_natural_order, text_column
 from personae.data.unlabelled import without_labels
 from personae.errors import ConfigError, DataError
 from personae.progress import Notify, Progress, silent, unheard
@@ -155,7 +155,7 @@ def _table(listing: Listing, filled: Filled) -> Table:
     return Table(
         identities=tuple(identities),
         identity=np.array([code[labels[position]] if labels else UNLABELLED for position in kept], dtype=np.int64),
-        columns=columns | {"path": np.array(listing.paths)[kept]},
+        columns=columns | {"path": text_column(listing.paths, f"{listing.source}: the list of paths")[kept]},
         digest=filled.digest,
         unreadable=len(missing),
     )

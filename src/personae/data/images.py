@@ -21,11 +21,12 @@ HEIC_ADVICE = "HEIC takes pip install 'personae[heic]'"
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # as of JPEG; decoders hold whole lines more than once
 MAX_BYTES = 100_000_000
+MAX_SCANS = 100  # of a JPEG; encoders make about ten
 
 NO_FACE = "no face was found"
 
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")
-_JPEG = b"\xff\xd8"
+_JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _COLOURS = {"L": "grey", "I": "grey", "I;16": "grey", "1": "black and white", "LA": "grey", "P": "palette"}
 _EXIF_WITHIN = 65_536
@@ -124,7 +125,15 @@ def size_of(encoded: bytes) -> tuple[int, int]:
     return header.height, header.width
 
 
+def _refuse_many_scans(encoded: bytes) -> None:
+    """Every scan of a progressive JPEG goes over all its pixels; the marker cannot be part of what is compressed."""
+    if encoded.count(_SCAN) > MAX_SCANS:
+        raise ImageError(f"more than {MAX_SCANS} scans")
+
+
 def _decode(encoded: bytes, enough: int) -> Pixels:
+    if encoded.startswith(_JPEG):
+        _refuse_many_scans(encoded)
     pixels = _decode_jpeg(encoded, enough) if encoded.startswith(_JPEG) else None
     return _decode_any(encoded) if pixels is None else pixels
 

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from personae.data.faces import UNLABELLED, FaceSet, Rows
 from personae.data.pixels import Append, Pixels, PixelStore
+from personae.data.readers.listing import text_column
 from personae.errors import DataError
 from personae.files import replacing
 from personae.progress import Progress, silent
@@ -172,10 +173,10 @@ def _column(name: str, tensor: Callable[[str], NDArray[Any]], names: Any) -> NDA
     if f"codes of {name}" not in names:
         return tensor(f"column {name}")
     codes = tensor(f"codes of {name}")
-    values = np.array(list(map(str, json.loads(tensor(f"values of {name}").tobytes()))))
+    values = list(map(str, json.loads(tensor(f"values of {name}").tobytes())))
     if len(codes) and codes.min() < 0:
         raise IndexError
-    return values[codes] if len(codes) else values
+    return text_column([values[code] for code in codes.tolist()], f"the column {name!r}")
 
 
 def _begin(file: Path) -> int:

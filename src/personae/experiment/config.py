@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from personae.core.registry import references
 from personae.core.stage import Recipe, predecessors
@@ -28,6 +28,8 @@ from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
 from personae.privacy.accountant import Budget
 from personae.runtime.firewall import Firewall
+
+DEEPEST = 20  # tables within each other, in a file
 
 
 class Evaluation(Section):
@@ -93,6 +95,14 @@ class Experiment(Section):
     checkpoints: KeptCheckpoints = KeptCheckpoints()  # which states stay, so that it need not go back to the beginning
     forgotten: tuple[Forgotten, ...] = ()  # who is left out; `personae forget` writes it into a run
     audit: AuditSection = AuditSection()  # what is measured of the run's privacy
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder(cls, name: str) -> str:
+        """Whoever wrote the experiment does not choose where on this machine its run goes."""
+        if name.startswith(".") or not name.isprintable() or {"/", "\\"} & {*name} or len(name) > 200:
+            raise ValueError("a run goes to runs/NAME: give a plain name, without / and no longer than 200 characters")
+        return name
 
     @model_validator(mode="after")
     def _has_stages(self) -> Self:
@@ -173,8 +183,9 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
         raise absent(path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+    _refuse_depth(raw, path)
     if EXTENDS not in raw:
         return raw
     other, chain = locate(str(raw.pop(EXTENDS)), path.parent), below | {path.resolve()}
@@ -184,6 +195,16 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     base.pop("name", None)  # another experiment may have another name and need not begin anew for it
     whole: dict[str, Any] = merged(base, raw, str(path))
     return whole
+
+
+def _refuse_depth(raw: Mapping[str, Any], path: Path) -> None:
+    """Whatever goes through an experiment later goes down all its tables."""
+    level: list[Any] = [raw]
+    for _ in range(DEEPEST):
+        values = [list(each.values()) if isinstance(each, Mapping) else each for each in level]
+        level = [item for items in values for item in items if isinstance(item, Mapping | list)]
+    if level:
+        raise ConfigError(f"{path}: its tables are nested more than {DEEPEST} deep; no experiment needs that")
 
 
 def parse_experiment(raw: Mapping[str, Any], origin: str, *, trusted: bool = True) -> Experiment:

@@ -23,7 +23,7 @@ def apply(raw: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: write it as key.of.section=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text  # a bare word is a string
     *sections, leaf = path.strip().split(".")
     place: Any = raw

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 from personae.console import meter as shown_progress
 from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
-from personae.core.events import Event
+from personae.core.events import Event, TrainingRound, events
 from personae.data import Split
 from personae.experiment.assembly import engine_of, federation_of, initial_weights
 from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, load_experiment, still_without
 from personae.experiment.evaluator import benchmarks_of
 from personae.experiment.execution import Execution
+from personae.experiment.forgotten import absent
 from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.retention import write_schedule
@@ -29,7 +31,7 @@ from personae.runtime.inprocess import local_transport
 from personae.runtime.past import Past
 from personae.runtime.public import SharedFaces
 from personae.runtime.recording import Recording
-from personae.runtime.store import inherit
+from personae.runtime.store import inherit, require_kept
 from personae.runtime.transport import Transport
 from personae.tracking import trackers as trackers_called
 from personae.tracking import tracking
@@ -157,6 +159,8 @@ def conduct(
                     _inherit(engine, begin, out)
                 if past is not None and engine.checkpoints.latest() is None:
                     _take_over(past, out)
+                if resume and past is None:
+                    require_kept(out / "private", _kept(engine, out, absent(experiment.forgotten)))
                 engine.run()
         finally:
             transport.close()
@@ -172,6 +176,24 @@ def _take_over(past: Past, out: Path) -> None:
         gone = [past.forgotten] if past.forgotten else []
         inherit(out / "private", past.private, past.rounds, gone)
         Exclusions.of(out).take_over(Exclusions.of(past.private.parent), gone)
+
+
+def _kept(engine: Engine, out: Path, forgotten: AbstractSet[str]) -> dict[tuple[str, str], int]:
+    """By client and stage, the last round that it answered in, of a run that is to go on."""
+    latest = engine.checkpoints.latest()
+    recipe = engine.federation.recipe
+    if latest is None or (latest[0].stage, latest[0].round) == (recipe[-1].name, recipe[-1].rounds):
+        return {}  # of what is finished, clients may have thrown away what they kept
+    path = out / "metrics.jsonl"
+    length = latest[0].journal.get("metrics", 0)  # what follows is taken back
+    written = path.read_bytes()[:length] if path.exists() else b""
+    rounds = (event for event in events(written.splitlines(True), path) if isinstance(event, TrainingRound))
+    return {
+        (client, event.stage): event.round
+        for event in rounds
+        for client in event.participants
+        if client not in event.failed and client not in forgotten
+    }
 
 
 def _inherit(engine: Engine, begin: Path, out: Path) -> None:

@@ -1,5 +1,6 @@
 """Models in ONNX: one as an embedder, and a network written as one; both need the extra `onnx`."""
 
+import errno
 import hashlib
 import importlib
 import warnings
@@ -57,13 +58,16 @@ def load_onnx(path: Path, *, mirror: bool = True, raw: bool = False, size: int =
     `raw`: it wants pixels from 0 to 255. A model of `save_onnx` says so itself.
     """
     try:
+        if not path.is_file():  # a device or a pipe never ends
+            raise FileNotFoundError(errno.ENOENT, "no such file")
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give the path of an ONNX model") from error
+    beside = _beside(path, content)
     session = _session(path, str(path))  # by its path, since weights may lie in files beside it
     digest = hashlib.sha256(content)
-    for weights in _beside(path, content):
-        digest.update(weights)
+    for weights in beside:
+        digest.update(weights.read_bytes())
     takes = session.get_inputs()
     if len(takes) != 1 or takes[0].type != "tensor(float)" or len(takes[0].shape) != 4 or takes[0].shape[1] != 3:
         described = ", ".join(f"{each.name} {each.type} {each.shape}" for each in takes)
@@ -160,12 +164,41 @@ def _session(path: Path, model: str) -> Any:
         ) from error
 
 
-def _beside(path: Path, content: bytes) -> Iterator[bytes]:
-    """The files that hold weights of the model, where these are not in it."""
-    tensors = _extra(path, "onnx").load_model_from_string(content).graph.initializer
-    notes = (note for tensor in tensors for note in tensor.external_data if note.key == "location")
+def _beside(path: Path, content: bytes) -> list[Path]:
+    """The files that hold weights of the model, where these are not in it: plain files in its folder, or below.
+
+    A runtime would open whatever the model names: other files of this machine, devices, pipes that never end.
+    """
+    try:
+        model = _extra(path, "onnx").load_model_from_string(content)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a parser raises for bytes that are no model
+        raise DataError(
+            f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it anew"
+        ) from error
+    notes = (note for tensor in _tensors(model) for note in tensor.external_data if note.key == "location")
+    found, folder = [], path.parent.resolve()
     for location in sorted({note.value for note in notes}):
-        yield (path.parent / location).read_bytes()
+        file = (folder / location).resolve()
+        if not (file.is_relative_to(folder) and file.is_file()):
+            raise DataError(
+                f"{path}: has weights in {location[:100]!r}, which is no plain file beside the model; export it anew"
+            )
+        found.append(file)
+    return found
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor of a model, wherever it is: among the weights, in an attribute, in a part of a graph."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for each in [value] if hasattr(value, "ListFields") else value:
+            if field.message_type.name == "TensorProto":
+                yield each
+            else:
+                yield from _tensors(each)
 
 
 def _extra(path: Path, package: str) -> Any:

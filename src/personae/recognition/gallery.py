@@ -16,19 +16,22 @@ import torch
 from torch import Tensor
 
 from personae.errors import ConfigError, DataError, Interrupted
+from personae.recognition.gallery_key import KEY_FILE, is_seal, key_file, known_key, made_key, seal
 from personae.recognition.threshold import Threshold
 
 APPLICATION = 0x70657273  # "pers", in the header of the file
-VERSION = 1
+VERSION = 2
 MAX_WIDTH = 2**14
 MAX_NAME = 200
 
 _MAGIC = b"SQLite format 3\0"
+_FACES = "SELECT name, vector FROM faces JOIN people ON person = people.id ORDER BY name, faces.id"
 _HEADER = 100  # bytes; the version is at 60, the application at 68
 _WAIT = 10.0  # seconds for another process to finish its transaction
 
 _SCHEMA = (
-    "CREATE TABLE gallery (model TEXT NOT NULL, width INTEGER NOT NULL, threshold TEXT)",
+    "CREATE TABLE gallery (model TEXT NOT NULL, width INTEGER NOT NULL, threshold TEXT,"
+    " seal BLOB NOT NULL, faces_seal BLOB NOT NULL)",
     "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
     "CREATE TABLE faces (id INTEGER PRIMARY KEY, person INTEGER NOT NULL REFERENCES people ON DELETE CASCADE,"
     " vector BLOB NOT NULL CHECK (length(vector) = {bytes}), UNIQUE (person, vector))",
@@ -48,11 +51,14 @@ class Gallery:
     """A gallery file, open. Vectors of length one are kept as float32, and never the images.
 
     Everything that changes it is one transaction. Who is removed is overwritten in the file, not merely unlinked.
+
+    It is sealed with the key of whoever runs it (`gallery_key.py`): a threshold or a vector that something else has
+    changed is noticed, when it is opened and whenever it is read. That it is an older copy of the file is not.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, model: str, width: int) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, model: str, width: int, key: bytes) -> None:
         self.path, self.model, self.width = path, model, width
-        self._connection = connection
+        self._connection, self._key = connection, key
 
     @classmethod
     def create(cls, path: str | Path, model: str, width: int, threshold: Threshold | None = None) -> Self:
@@ -60,6 +66,7 @@ class Gallery:
         path = Path(path)
         if not 1 <= width <= MAX_WIDTH:
             raise ConfigError(f"{path}: vectors of {width} numbers; a gallery keeps 1 to {MAX_WIDTH}")
+        key = made_key()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -72,19 +79,23 @@ class Gallery:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 for statement in _SCHEMA:
                     connection.execute(statement.format(bytes=4 * width))
-                connection.execute("INSERT INTO gallery VALUES (?, ?, ?)", (model, width, _written(threshold)))
+                written = _written(threshold)
+                seals = seal(key, model, width, written), seal(key)
+                connection.execute("INSERT INTO gallery VALUES (?, ?, ?, ?, ?)", (model, width, written, *seals))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return cls(path, connection, model, width)
+        return cls(path, connection, model, width, key)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """A gallery that was made here; any other file, and one that has been tampered with, is refused."""
         path = Path(path)
         _check_header(path)
-        connection = _connect(path)
+        with _reading(path):
+            connection = _connect(path)
         try:
+            key = known_key(path)
             with _reading(path):
                 schema = [row[0] for row in connection.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
                 if _SCHEMA[0] not in schema:
@@ -97,10 +108,12 @@ class Gallery:
                     raise sqlite3.DatabaseError("its tables are not those of a gallery")
                 if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise sqlite3.DatabaseError(str(found))
+            gallery = cls(path, connection, model, width, key)
+            _ = gallery.threshold, gallery.everybody()  # that they are as they were kept
         except BaseException:
             connection.close()
             raise
-        return cls(path, connection, model, width)
+        return gallery
 
     def __enter__(self) -> Self:
         return self
@@ -115,18 +128,16 @@ class Gallery:
 
     @property
     def threshold(self) -> Threshold | None:
-        (written,) = self._rows("SELECT threshold FROM gallery")[0]
-        if written is None:
-            return None
-        try:
-            return Threshold(**json.loads(written))
-        except (ValueError, TypeError, ConfigError) as error:
-            raise DataError(f"{self.path}: its threshold is damaged; set it anew") from error
+        *head, written, found = self._rows("SELECT model, width, threshold, seal FROM gallery")[0]
+        self._require(found, *head, written)
+        return None if written is None else Threshold(**json.loads(written))
 
     @threshold.setter
     def threshold(self, value: Threshold | None) -> None:
+        written = _written(value)
         with _transaction(self.path, self._connection):
-            self._connection.execute("UPDATE gallery SET threshold = ?", (_written(value),))
+            found = seal(self._key, self.model, self.width, written)
+            self._connection.execute("UPDATE gallery SET threshold = ?, seal = ?", (written, found))
 
     def people(self) -> dict[str, int]:
         """Everybody by name, with the number of their faces."""
@@ -143,7 +154,7 @@ class Gallery:
             checked_name(name): [row.numpy().astype("<f4").tobytes() for row in self._checked(vectors)]
             for name, vectors in people.items()
         }
-        with _transaction(self.path, self._connection):
+        with self._changing():
             return {name: self._add(name, rows) for name, rows in written.items()}
 
     def _add(self, name: str, rows: list[bytes]) -> int:
@@ -162,7 +173,7 @@ class Gallery:
         faces = self.people().get(name)
         if faces is None:
             raise ConfigError(f"{self.path}: nobody is called {name!r}")
-        with _transaction(self.path, self._connection):
+        with self._changing():
             self._connection.execute("DELETE FROM people WHERE name = ?", (name,))
         with _reading(self.path):
             self._connection.execute("VACUUM")
@@ -176,8 +187,7 @@ class Gallery:
         return everybody.vectors[everybody.person == everybody.names.index(_plain(name))]
 
     def everybody(self) -> Everybody:
-        query = "SELECT name, vector FROM faces JOIN people ON person = people.id ORDER BY name, faces.id"
-        rows = self._rows(query)
+        rows = self._sealed_rows()
         names = tuple(dict.fromkeys(str(name) for name, _ in rows))
         place = {name: number for number, name in enumerate(names)}
         for name, vector in rows:
@@ -188,6 +198,35 @@ class Gallery:
         if not vectors.isfinite().all():
             raise DataError(f"{self.path}: it holds faces that are not finite; restore it from a copy")
         return Everybody(names, torch.tensor([place[str(name)] for name, _ in rows], dtype=torch.int64), vectors)
+
+    def _sealed_rows(self) -> list[tuple[str, bytes]]:
+        """Whose each vector is, as it was kept."""
+        with _reading(self.path):
+            self._connection.execute("SAVEPOINT reading")  # both as of the same moment
+            try:
+                rows = self._connection.execute(_FACES).fetchall()
+                (found,) = self._connection.execute("SELECT faces_seal FROM gallery").fetchone()
+            finally:
+                self._connection.execute("RELEASE reading")
+        self._require(found, *(part for row in rows for part in row))
+        return rows
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction over what is as it was kept, and is sealed anew."""
+        with _transaction(self.path, self._connection):
+            self._sealed_rows()
+            yield
+            rows = self._connection.execute(_FACES).fetchall()
+            found = seal(self._key, *(part for row in rows for part in row))
+            self._connection.execute("UPDATE gallery SET faces_seal = ?", (found,))
+
+    def _require(self, found: object, *content: object) -> None:
+        if not is_seal(found, self._key, *content):
+            raise DataError(
+                f"{self.path}: something else than personae has changed this gallery, or it was made with another key "
+                f"than {key_file()}; restore it from a copy, or bring its key ({KEY_FILE})"
+            )
 
     def _checked(self, vectors: Tensor) -> Tensor:
         if vectors.ndim != 2 or vectors.shape[1] != self.width or not len(vectors):
@@ -239,6 +278,8 @@ def _reading(path: Path) -> Iterator[None]:
     """Whatever SQLite says about the file, in one line that names it."""
     try:
         yield
+    except UnicodeDecodeError as error:  # names in a damaged file are no text
+        raise DataError(f"{path}: this gallery is damaged ({error.reason}); restore it from a copy") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
         if code == sqlite3.SQLITE_FULL:

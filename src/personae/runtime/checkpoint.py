@@ -131,14 +131,17 @@ class Checkpoints:
             packet, where = unsealed(path.read_bytes())
             out = tuple(where["excluded"])
             position = Position(where["stage"], where["round"], where["journal"], where["figures"], out)
-        except (wire.WireError, KeyError, OSError) as error:
+        except (wire.WireError, KeyError, TypeError, OSError) as error:
             raise DataError(f"{path}: this checkpoint cannot be read ({error}); restore it from a copy") from error
         if own and where["experiment"] != self.experiment:
             raise ConfigError(
                 f"{path}: this checkpoint is of another experiment; resume with its configuration, data and --without, "
                 "or choose another folder"
             )
-        kind = next(stage for stage in self.recipe if stage.name == position.stage).algorithm.types.state
+        kinds = {stage.name: stage.algorithm.types.state for stage in self.recipe}
+        if position.stage not in kinds:
+            raise DataError(f"{path}: this checkpoint is of a stage that is not in the recipe; restore it from a copy")
+        kind = kinds[position.stage]
         try:
             state = wire.decode(kind, packet, self.layout)
         except wire.WireError as error:

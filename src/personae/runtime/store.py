@@ -41,6 +41,14 @@ def inherit(
         write_bytes(folder / path.relative_to(other), content, private=True)
 
 
+def require_kept(folder: Path, rounds: Mapping[tuple[str, str], int]) -> None:
+    """That there is what each client has kept in each stage, as of the round in which it last took part."""
+    for (client, stage), round_ in rounds.items():
+        path = PrivateStore.of(folder, client).path(stage, round_)
+        if not path.exists():
+            raise Unkept(f"{path}: this private state is gone; restore it from a copy, or begin the run anew")
+
+
 def _run(folder: Path) -> str:
     mark = folder / RUN
     return mark.read_text() if mark.exists() else ""

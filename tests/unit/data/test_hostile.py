@@ -218,6 +218,85 @@ def huge_table(root: Path) -> None:
     )
 
 
+def repeated_table(name: str, image: bytes, label: str, rows: int) -> Callable[[Path], None]:
+    """Rows that all stand for the same entry of a dictionary; the first has a good image."""
+
+    def make(root: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        codes = pyarrow.array(np.minimum(np.arange(rows), 1), pyarrow.int32())
+        images = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array([GOOD, image]))
+        labels = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["ann", label]))
+        content = pyarrow.table({"image": images, "label": labels})
+        parquet.write_table(content, root / name, compression="zstd", store_schema=False)
+
+    return make
+
+
+def wide_table(root: Path) -> None:
+    """Images of 90 MB, each in a page of its own."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with parquet.ParquetWriter(
+        root / "cells.parquet",
+        pyarrow.schema([("image", pyarrow.binary()), ("label", pyarrow.int64())]),
+        compression="zstd",
+        use_dictionary=False,
+        write_batch_size=1,
+    ) as writer:
+        images = [GOOD, *[MEGABYTE * 90] * 7]
+        writer.write_table(pyarrow.table({"image": images, "label": list(range(8))}))
+
+
+def wide_zip(root: Path) -> None:
+    """One cell of a hundred thousand characters, which all others would have to be as wide as."""
+    lines = [f"{number}.png,ann,{'x' * 100_000 if number == 7 else ''}\n" for number in range(5000)]
+    members = {f"images/{number}.png": b"" for number in range(5000)}
+    zipped(root / "wide.zip", "path,identity,note\n" + "".join(lines), **members)
+
+
+def long_zip(name: str, line: bytes) -> Callable[[Path], None]:
+    """A table of 400 MB in a small zip."""
+
+    def make(root: Path) -> None:
+        with zipfile.ZipFile(root / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("images/a.png", GOOD)
+            with archive.open("labels.csv", "w", force_zip64=True) as table:
+                table.write(b"path,identity\n")
+                for _ in range(400):
+                    table.write(line * (1_000_000 // len(line)))
+
+    return make
+
+
+def pickled_array(name: str, again: bool) -> Callable[[Path], None]:
+    """Pixels of one image, referred to two hundred times: by what was made of them, or by making it `again`."""
+
+    def make(root: Path) -> None:
+        content = bytes(3 * 500 * 500)
+        call = b"cnumpy.core.multiarray\n_reconstruct\n(tR"  # an array of which nothing is known yet
+        kind = b"cnumpy\ndtype\n(X\x02\x00\x00\x00u1tRq\x02"
+        pixels = b"B" + struct.pack("<I", len(content)) + content + b"q\x03"
+        shape = b"(M\xf4\x01M\xf4\x01K\x03t"
+        first = call + b"(K\x01" + shape + kind + b"\x89" + pixels + b"tbq\x01"
+        others = call + b"(K\x01" + shape + b"h\x02\x89h\x03tb" if again else b"h\x01"
+        flags = b"](" + b"\x88" * 100 + b"e"
+        put(root / name, b"\x80\x03](" + first + others * 199 + b"e" + flags + b"\x86.")
+
+    return make
+
+
+def many_scans(root: Path) -> None:
+    """A progressive JPEG whose last scan is there 2,600 times; each goes over all pixels."""
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)).save(
+        stream, "JPEG", progressive=True
+    )
+    content = stream.getvalue()
+    last = content.rindex(b"\xff\xda")
+    folder("scans", content[:-2] + content[last:-2] * 2600 + content[-2:])(root)
+
+
 def nested_groups(root: Path) -> None:
     put(root / "loop" / "ann" / "1.png")
     (root / "loop" / "bob").symlink_to(root / "loop")
@@ -280,6 +359,19 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "page.parquet": (table("page.parquet", with_larger_page), "page.parquet: 2 of 2 images cannot be used"),
     "cut.parquet": (table("cut.parquet", lambda content: content[:5000] + content[-400:]), "cut.parquet"),
     "huge.parquet": (huge_table, "huge.parquet: a page of it cannot be right"),
+    "dictionary.parquet": (
+        repeated_table("dictionary.parquet", MEGABYTE * 90, "bob", 40),
+        "dictionary.parquet: 39 of 40 images cannot be used",
+    ),
+    "rows.parquet": (repeated_table("rows.parquet", GOOD, "bob", 10_000_000), "far more than it has images"),
+    "name.parquet": (repeated_table("name.parquet", GOOD, "x" * 60_000_000, 500), "cell of more than 10,000 char"),
+    "cells.parquet": (wide_table, "cells.parquet: 7 of 8 images cannot be used"),
+    "wide.zip": (wide_zip, "wide.zip: the column 'note' has a cell of 100,000 characters"),
+    "lines.zip": (long_zip("lines.zip", b"a.png,ann\n"), "lines.zip: labels.csv has more lines than there are files"),
+    "endless.zip": (long_zip("endless.zip", b"x"), "a line has more than 1,000,000 characters"),
+    "named.bin": (pickled_array("named.bin", again=False), "read"),
+    "again.bin": (pickled_array("again.bin", again=True), "makes far more of its bytes than there are"),
+    "scans": (many_scans, UNUSED),
     "header.faces": (large_header, "header.faces: a damaged pack"),
     "pixels.faces": (many_pixels, "pixels.faces: a damaged pack"),
 }

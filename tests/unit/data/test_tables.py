@@ -153,6 +153,7 @@ def test_a_page_that_is_longer_than_its_column(tmp_path: Path) -> None:
     (tmp_path / "page").write_bytes(b"\x15\x00" + b"\x15\x14" + b"\x15\x14" + b"\x00" + bytes(30))
 
     class Column:
+        path_in_schema = "image"
         has_dictionary_page, data_page_offset, total_compressed_size = False, 0, 17
 
     class Metadata:

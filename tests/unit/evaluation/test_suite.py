@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -384,6 +385,39 @@ def test_a_model_in_onnx_on_the_command_line(tmp_path, monkeypatch):
     model = load_model(tmp_path / "model.onnx")
     protocol = open_protocol("x", tmp_path / "faces", Setting(height=32, width=32))
     assert found["metrics"] == evaluate(model.embedder, [protocol]).results["x"].metrics
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe", "../secret", "link", "absent", "/etc/hostname", "."])
+@pytest.mark.parametrize("used", [True, False])
+def test_weights_are_read_from_plain_files_beside_a_model_alone(tmp_path, place, used):
+    """A device would fill the memory, a pipe would never end, and other files are none of a model's business."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "secret").write_bytes(bytes(48))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    away = onnx.TensorProto(name="away", data_type=floats, dims=[12], data_location=onnx.TensorProto.EXTERNAL)
+    away.external_data.add(key="location", value=place)
+    nodes = [helper.make_node("Flatten", ["data"], ["embedding"])]
+    if not used:  # in an attribute, where no list of weights has it
+        nodes.append(helper.make_node("Constant", [], ["unused"], value=away))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("data", floats, ["N", 3, 2, 2])],
+        [helper.make_tensor_value_info("embedding", floats, ["N", 12])],
+        [away] if used else [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(DataError, match=r"model\.onnx: has weights in .* no plain file beside the model"):
+        load_model(folder / "model.onnx")
+    os.mkfifo(folder / "pipe.onnx")
+    with pytest.raises(DataError, match=r"pipe\.onnx: cannot be read"):
+        load_model(folder / "pipe.onnx")
 
 
 def test_weights_beside_a_model_in_onnx_count_as_its_own(tmp_path):

@@ -195,7 +195,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("network", value={"nme": "small"}), r"network\.nme: .* did you mean name\?"),
         (set_at("network", value={"name": "smal"}), "small"),
         (set_at("evaluation", value={"fars": [0.0]}), "rate of 0.0"),
-        (set_at("firewall", value={"norm_multiple": 0.5}), "norm_multiple"),
+        (set_at("firewall", value={"norm_multiple": 0.5}), "firewall: all multiples must exceed 1"),
         (set_at("seed", value=[1]), "seed"),
         (set_at("seed", value=-1), "seed: .* greater than or equal to 0, not -1"),
         (set_at("evaluation", value={"pairs": 20}), r"evaluation\.pairs: .* did you mean pairs_per_fold\?"),
@@ -235,7 +235,21 @@ def test_paths_are_meant_from_the_folder_of_the_file(tmp_path: Path) -> None:
     assert data.public.source == "synthetic"
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"name = ", "not valid TOML"), (b"\xff\xfe", "read as text")])
+DIGITS, DEEP = b"9" * 5000, b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name = ", "not valid TOML"),
+        (b"\xff\xfe", "read as text"),
+        (b"seed = " + DIGITS, "not valid TOML"),
+        (b"seed = " + DEEP, "not valid TOML"),
+        (b"seed = " + b"{a=" * 5000 + b"1" + b"}" * 5000, "not valid TOML"),
+        (b".".join([b"a"] * 5000) + b" = 1", "nested more than 20 deep"),
+        (b"[" + b".".join([b"a"] * 5000) + b"]", "nested more than 20 deep"),
+    ],
+)
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(content)
@@ -295,3 +309,19 @@ def test_another_choice_by_name_drops_the_settings_of_the_one_before(tmp_path: P
     assert stage.selection == Everybody()
     same = load_experiment(tmp_path / "x.toml", ["stages.federate.algorithm.name=fedgc"]).recipe[0]
     assert same.algorithm.strength == 3.0
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/run", "../run", "a/b", "a\\b", ".", "..", ".hidden", "a\nb", "a\x1b[31m", "x" * 201]
+)
+def test_an_experiment_does_not_choose_the_folder_of_its_run(name: str):
+    with pytest.raises(ConfigError, match=r"name: .*give a plain name"):
+        parse_experiment({"name": name, "stages": [{"name": "a", "algorithm": {"name": "fedpe"}}]}, "test")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000 + "]" * 5000])
+def test_a_setting_of_any_length_ends_in_one_line(tmp_path: Path, text: str):
+    file = tmp_path / "a.toml"
+    file.write_text('name = "a"\n[[stages]]\nname = "a"\nalgorithm = { name = "fedpe" }\n')
+    with pytest.raises(ConfigError, match="seed"):
+        load_experiment(file, [f"seed={text}"])

@@ -1,12 +1,14 @@
 """kill -9 at any place, then --resume: the result is that of a run that nobody disturbed, to the bit."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from killing import BEFORE_THE_FIRST_CHECKPOINT, PLACES, RECIPE, SETTINGS, go, results
-from personae.errors import ConfigError
+from personae.errors import ConfigError, Unkept
 from personae.experiment.config import Experiment, load_experiment
+from personae.experiment.run import run_experiment
 from personae.experiment.rundir import RunDirectory
 
 
@@ -45,6 +47,25 @@ def test_a_run_killed_among_two_workers_ends_as_if_nothing_had_happened(
     assert go(tmp_path / "run", faces_cache, workers=2, place=place) == -9
     assert go(tmp_path / "run", faces_cache, workers=2, resume=True) == 0
     assert results(tmp_path / "run") == undisturbed
+
+
+def test_a_private_state_that_was_deleted_interrupts_until_it_is_back(
+    experiment: Experiment, undisturbed: dict[str, bytes], faces_cache: Path, tmp_path: Path
+):
+    out = tmp_path / "run"
+    assert go(out, faces_cache, place="federation, third round, model written, figures not") == -9
+    rounds = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    client = next(each for each in reversed(rounds) if each["event"] == "round")["participants"][0]
+    state = max((out / "private" / client / "federate").glob("*.safetensors"), key=lambda path: path.name)
+    if state.stem == "000003":  # of the round that was interrupted, which runs again
+        state = state.with_name("000002.safetensors")
+    content = state.read_bytes()
+    state.unlink()
+    with pytest.raises(Unkept, match=r"000002\.safetensors: this private state is gone; restore it from a copy"):
+        run_experiment(experiment, out, resume=True, cache=faces_cache)
+    state.write_bytes(content)
+    assert go(out, faces_cache, resume=True) == 0
+    assert results(out) == undisturbed
 
 
 def test_a_run_killed_again_and_again_still_gets_there(

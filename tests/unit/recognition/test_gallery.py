@@ -1,9 +1,11 @@
 """A gallery keeps what it is given, belongs to one model, forgets for good, and refuses what is not its own."""
 
 import os
+import random
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ import torch.nn.functional as F
 from personae.errors import ConfigError, DataError
 from personae.experiment.model import Model
 from personae.recognition import gallery as galleries
-from personae.recognition.gallery import APPLICATION, Gallery
+from personae.recognition.gallery import APPLICATION, VERSION, Gallery
+from personae.recognition.gallery_key import KEY_FILE, key_file
 from personae.recognition.recogniser import Recogniser, enroll, open_gallery
 from personae.recognition.threshold import Threshold, by_hand
 
@@ -166,7 +169,7 @@ def altered(path: Path, *statements: str) -> None:
     connection.close()
 
 
-MARK = (f"PRAGMA application_id = {APPLICATION}", "PRAGMA user_version = 1")
+MARK = (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}")
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_bytes(b""),
     "text": lambda file: file.write_bytes(b"not a database, but long enough to have a header" * 4),
@@ -174,7 +177,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "a marked stranger": lambda file: (file.unlink(), altered(file, *MARK, "CREATE TABLE t (x)")),
     "truncated": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2 + 7]),
     "garbage inside": lambda file: file.write_bytes(file.read_bytes()[:4096] + os.urandom(file.stat().st_size - 4096)),
-    "a later format": lambda file: altered(file, "PRAGMA user_version = 2"),
+    "a later format": lambda file: altered(file, f"PRAGMA user_version = {VERSION + 1}"),
     "a trigger": lambda file: altered(file, "CREATE TRIGGER t AFTER INSERT ON people BEGIN DELETE FROM people; END"),
     "a view that never ends": lambda file: altered(
         file,
@@ -188,6 +191,68 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "a width that lies": lambda file: altered(file, "UPDATE gallery SET width = 1000000000"),
     "a width that is none": lambda file: altered(file, "UPDATE gallery SET width = 'x'"),
 }
+
+
+EDITED: dict[str, tuple[str, ...]] = {
+    "a threshold that lets all in": ("""UPDATE gallery SET threshold = '{"score": -1, "far": null, "source": ""}'""",),
+    "no threshold": ("UPDATE gallery SET threshold = NULL",),
+    "another model": ("UPDATE gallery SET model = 'another'",),
+    "another's face": ("UPDATE faces SET person = 1 WHERE person = 2",),
+    "an altered face": ("UPDATE faces SET vector = zeroblob(64) WHERE id = 1",),
+    "another name": ("UPDATE people SET name = 'Mallory' WHERE name = 'Ada'",),
+    "somebody more": (
+        "INSERT INTO people (name) VALUES ('Mallory')",
+        "INSERT INTO faces (person, vector) SELECT 3, zeroblob(64)",
+    ),
+    "somebody less": ("DELETE FROM faces WHERE person = 1", "DELETE FROM people WHERE id = 1"),
+    "no seal": ("UPDATE gallery SET seal = x'', faces_seal = x''",),
+}
+
+
+@pytest.mark.parametrize("kind", EDITED)
+def test_what_something_else_has_changed_is_refused(path: Path, kind: str) -> None:
+    with Gallery.open(path) as known:
+        altered(path, *EDITED[kind])  # while it is in use, too
+        with pytest.raises(DataError, match="something else than personae has changed this gallery"):
+            _ = known.threshold, known.everybody()
+        with pytest.raises(DataError, match="something else than personae has changed this gallery"):
+            _ = known.add("Eve", drawn(1)), known.threshold  # and what is false is not sealed
+    with pytest.raises(DataError, match="something else than personae has changed this gallery"):
+        Gallery.open(path)
+
+
+def test_the_key_lies_elsewhere_and_is_for_its_owner(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "elsewhere" / "key"))
+    with pytest.raises(ConfigError, match="its key is not here"):
+        Gallery.open(path)
+    Gallery.create(tmp_path / "other.db", "a model", WIDTH).close()  # which makes a key of its own
+    with pytest.raises(DataError, match="made with another key"):
+        Gallery.open(path)
+    key_file().chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        Gallery.open(tmp_path / "other.db")
+    key_file().chmod(0o600)
+    key_file().write_bytes(b"short")
+    with pytest.raises(ConfigError, match="no key of a gallery"):
+        Gallery.open(tmp_path / "other.db")
+
+
+def test_no_flipped_byte_is_accepted_or_ends_in_a_traceback(path: Path) -> None:
+    whole, chance = path.read_bytes(), random.Random(5)
+    with Gallery.open(path) as known:
+        kept = known.threshold, known.people(), known.everybody().vectors
+    for place in [*range(100), *(chance.randrange(len(whole)) for _ in range(300))]:
+        content = bytearray(whole)
+        content[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+        with suppress(ConfigError, DataError), Gallery.open(path) as known:
+            assert (known.threshold, known.people()) == kept[:2]  # it was free space, or a counter
+            assert torch.equal(known.everybody().vectors, kept[2])
+        for leftover in path.parent.glob("people.db-*"):
+            leftover.unlink()
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -206,13 +271,6 @@ def test_a_vector_that_was_cut_is_named(path: Path) -> None:
     altered(path, "PRAGMA ignore_check_constraints = ON", "UPDATE faces SET vector = zeroblob(20000000) WHERE id = 4")
     with pytest.raises(DataError, match=r"people\.db: "):
         Gallery.open(path).everybody()
-
-
-def test_a_threshold_that_was_changed_is_refused(path: Path) -> None:
-    for value in ("'x'", "'[1]'", '\'{"score": 3, "far": null, "source": ""}\''):
-        altered(path, f"UPDATE gallery SET threshold = {value}")
-        with Gallery.open(path) as known, pytest.raises(DataError, match=r"people.db: its threshold is damaged"):
-            _ = known.threshold
 
 
 class Colours:

@@ -18,7 +18,7 @@ from personae.core.message import LocalState
 from personae.core.payload import ModelState
 from personae.errors import ConfigError, DataError, Unkept
 from personae.runtime.checkpoint import BEFORE, LATEST, Checkpoints, Position
-from personae.runtime.store import PrivateStore, mark_run
+from personae.runtime.store import PrivateStore, mark_run, require_kept
 from toys import stage_of
 
 
@@ -282,3 +282,27 @@ def test_what_a_client_had_after_every_so_many_rounds_stays(tmp_path: Path, layo
     assert [int(Path(name).stem) for name in files(store)] == [3, 7, 10, 13]  # after 4, 8 and 12, and the last two
     for after, expected in ((4, 3), (8, 7), (12, 10)):
         assert value(store.load("federate", Kept, layout, before=after + 1)) == expected
+
+
+def test_a_state_that_is_gone_is_named(tmp_path: Path):
+    PrivateStore.of(tmp_path, "ann").save("federate", 3, kept(3))
+    require_kept(tmp_path, {("ann", "federate"): 3})
+    for missing in (("ann", "federate"), 4), (("ann", "adapt"), 3), (("bob", "federate"), 3):
+        with pytest.raises(Unkept, match=r"\.safetensors: this private state is gone; restore it"):
+            require_kept(tmp_path, {("ann", "federate"): 3, missing[0]: missing[1]})
+
+
+def test_no_byte_of_a_header_that_flipped_ends_in_a_traceback(checkpoints: Checkpoints, layout: Layout):
+    stage = checkpoints.recipe[0]
+    checkpoints.save(stage, 1, State(model=ModelState(layout, torch.zeros(layout.size))), {"metrics": 3}, {"loss": 1.0})
+    path = checkpoints.folder / LATEST
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for place in range(header):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(DataError, match="this checkpoint cannot be read"):
+            checkpoints.latest()
+    for size in range(0, header, 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match="this checkpoint cannot be read"):
+            checkpoints.latest()

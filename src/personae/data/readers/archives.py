@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from personae.errors import DataError
 
 LABELS, IMAGES = "labels.csv", "images"
 _MAX_LABELS = 500_000_000
+_LONGEST_LINE = 1_000_000
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 Row = dict[str, str]
@@ -42,7 +43,8 @@ def read_archive(file: Path) -> Listing:
             members = _members(archive, file)
             if LABELS not in members:
                 raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}, {OR_UNLABELLED}")
-            rows = _rows(_text_in(archive, members[LABELS], file), file)
+            with _text_in(archive, members[LABELS], file) as text:
+                rows = _rows(text, file, most=len(members))
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
 
@@ -67,7 +69,10 @@ def read_archived_heap(file: Path) -> Listing:
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
-            rows = _rows(_text_in(archive, members[LABELS], file), file, ("path",)) if LABELS in members else []
+            rows = []
+            if LABELS in members:
+                with _text_in(archive, members[LABELS], file) as text:
+                    rows = _rows(text, file, ("path",), most=len(members))
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
     files = [name for name, member in members.items() if not member.is_dir() and _is_visible(name)]
@@ -89,7 +94,8 @@ def read_archived_heap(file: Path) -> Listing:
 def read_unpacked_heap(root: Path) -> Listing:
     """What a zip of images would hold, in a folder."""
     listing = read_heap(root / IMAGES)
-    rows = _rows((root / LABELS).read_bytes(), root, ("path",))
+    with (root / LABELS).open("rb") as text:
+        rows = _rows(text, root, ("path",))
     return replace(listing, source=root, columns=_purposes(rows, [f"{IMAGES}/{path}" for path in listing.paths], root))
 
 
@@ -130,7 +136,8 @@ def read_unpacked(root: Path) -> Listing:
     """What a zip would hold, in a folder."""
     if (root / LABELS).stat().st_size > _MAX_LABELS:
         raise DataError(f"{root}: {LABELS} has more than {_MAX_LABELS:,} bytes; such a table is not read")
-    rows = _rows((root / LABELS).read_bytes(), root)
+    with (root / LABELS).open("rb") as text:
+        rows = _rows(text, root)
     labels = _checked(rows, root, lambda path, where: stamp_below(root, f"{IMAGES}/{path}", where))
     return Listing(
         source=root,
@@ -166,16 +173,16 @@ def _checked(rows: list[Row], source: Path, stamp: Callable[[str, str], Any]) ->
     return _Labels(
         tuple(paths[position] for position in good.positions),
         tuple(people[position] for position in good.positions),
-        typed_columns({name: [rows[position][name].strip() for position in good.positions] for name in others}),
+        typed_columns({name: [rows[position][name].strip() for position in good.positions] for name in others}, source),
         good.stamps,
         good.faults,
     )
 
 
-def _text_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> bytes:
+def _text_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> IO[bytes]:
     if member.file_size > _MAX_LABELS:
         raise DataError(f"{file}: {LABELS} declares more than {_MAX_LABELS:,} bytes; such a table is not read")
-    return archive.read(member)
+    return archive.open(member)
 
 
 def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]:
@@ -188,11 +195,14 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
     return members
 
 
-def _rows(content: bytes, file: Path, needed: tuple[str, ...] = ("path", "identity")) -> list[Row]:
-    rows = []
+def _rows(
+    content: IO[bytes], file: Path, needed: tuple[str, ...] = ("path", "identity"), *, most: int | None = None
+) -> list[Row]:
+    """The lines of a table. It is read as it is unpacked, and not further than there can be images (`most`)."""
+    rows: list[Row] = []
     try:
-        text = content.decode("utf-8-sig")
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        text = io.TextIOWrapper(content, "utf-8-sig", newline="")
+        table = csv.DictReader(_lines(text), strict=True)
         header = table.fieldnames or []
         if not set(needed) <= set(header) or len(set(header)) < len(header):
             advice = f"; {OR_UNLABELLED}" if "identity" in needed and "identity" not in header else ""
@@ -207,9 +217,19 @@ def _rows(content: bytes, file: Path, needed: tuple[str, ...] = ("path", "identi
                 )
                 raise DataError(f"{complaint}; correct the line")
             rows.append(row | {"line": str(table.line_num)})
+            if most is not None and len(rows) > most:
+                raise DataError(f"{file}: {LABELS} has more lines than there are files in the zip; write it anew")
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file}: {LABELS} is not comma-separated text in UTF-8 ({error}); write it anew") from error
     return rows
+
+
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """Of a line without an end no more is read than a line can have."""
+    while line := text.readline(_LONGEST_LINE + 1):
+        if len(line) > _LONGEST_LINE:
+            raise csv.Error(f"a line has more than {_LONGEST_LINE:,} characters")
+        yield line
 
 
 def _refuse_contradiction(rows: list[Row], where: list[str]) -> None:

@@ -18,6 +18,8 @@ from personae.errors import DataError
 Fetch = Callable[[int], bytes]
 
 _MAX_TEXT = 400_000_000
+_MAX_COLUMN = 100_000_000  # bytes of a column of text that may be padding for the most part
+_MOST_PADDING = 10
 
 OR_UNLABELLED = "or, if these faces have no labels, say unlabelled = true (on the command line: --unlabelled)"
 
@@ -137,7 +139,7 @@ def lines_of(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8-sig").splitlines()
 
 
-def typed_columns(table: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]:
+def typed_columns(table: Mapping[str, Sequence[str]], source: Path) -> dict[str, NDArray[Any]]:
     """Columns of yes and no as booleans, which are attributes; others as text. In the order of their names."""
     columns: dict[str, NDArray[Any]] = {}
     for name, values in sorted(table.items()):
@@ -145,8 +147,17 @@ def typed_columns(table: Mapping[str, Sequence[str]]) -> dict[str, NDArray[Any]]
         if name not in _TEXT and set(lowered) <= _TRUE | _FALSE:
             columns[name] = np.array([value in _TRUE for value in lowered])
         else:
-            columns[name] = np.array(values)
+            columns[name] = text_column(values, f"{source}: the column {name!r}")
     return columns
+
+
+def text_column(values: Sequence[str], what: str) -> NDArray[Any]:
+    """As text of one width, which is that of the longest: one long cell must not be paid for by all the others."""
+    widest = max(map(len, values), default=0)
+    size, wanted = 4 * widest * len(values), 4 * sum(map(len, values))
+    if size > _MAX_COLUMN and size > _MOST_PADDING * wanted:
+        raise DataError(f"{what} has a cell of {widest:,} characters, far more than others; shorten it")
+    return np.array(values)
 
 
 def in_natural_order(names: Iterable[str]) -> list[str]:

@@ -10,9 +10,11 @@ from typing import Any
 
 from personae.errors import DataError
 
-MAX_PAGE = 500_000_000
+MAX_PAGE = 250_000_000
 _MAX_PAGES = 2_000_000
 _UNPACKED, _PACKED = 2, 3  # fields of a page's header
+_DATA, _DICTIONARY, _DATA_2 = 5, 7, 8  # and the parts of it, of which a page has one; each begins with how many values
+_VALUES = 1
 _DEEPEST = 8
 
 
@@ -20,8 +22,13 @@ class _Malformed(Exception):
     """What is there is no header of a page."""
 
 
-def check_pages(file: Path, metadata: Any) -> None:
-    """Raise DataError where a page lies outside of the file or would not fit into memory."""
+def check_pages(file: Path, metadata: Any) -> dict[str, int]:
+    """Raise DataError where a page lies outside of the file or would not fit into memory.
+
+    Gives for each column how many bytes a row of it may take: the mean of its largest page, or a whole dictionary,
+    since any number of rows may stand for the same large entry.
+    """
+    weights: dict[str, int] = {}
     columns = (
         metadata.row_group(group).column(column)
         for group in range(metadata.num_row_groups)
@@ -31,34 +38,46 @@ def check_pages(file: Path, metadata: Any) -> None:
         try:
             pages = 0
             for column in columns:
-                pages += _check_column(content, column)
+                found, weight = _check_column(content, column)
+                name, pages = column.path_in_schema.split(".")[0], pages + found
+                weights[name] = max(weights.get(name, 0), weight)
                 if pages > _MAX_PAGES:
                     raise _Malformed(f"more than {_MAX_PAGES:,} pages")
         except (_Malformed, IndexError) as why:
             raise DataError(f"{file}: a page of it cannot be right ({why}); download it again") from why
+    return weights
 
 
-def _check_column(content: mmap.mmap, column: Any) -> int:
-    """How many pages a column of a row group has."""
+def _check_column(content: mmap.mmap, column: Any) -> tuple[int, int]:
+    """How many pages a column of a row group has, and how many bytes a row of it may take."""
     first = column.dictionary_page_offset if column.has_dictionary_page else None
     place = min(column.data_page_offset, column.data_page_offset if first is None else first)
-    end, pages = place + column.total_compressed_size, 0
+    end, pages, weight = place + column.total_compressed_size, 0, 0
     if not 0 <= place <= end <= len(content):
         raise _Malformed("it lies outside of the file")
     while place < end and pages <= _MAX_PAGES:
         sizes: dict[int, int] = {}
-        place = _step_over_struct(content, place, 0, sizes)
+        parts: dict[int, dict[int, int]] = {}
+        place = _step_over_struct(content, place, 0, sizes, parts)
         packed, unpacked = sizes.get(_PACKED, -1), sizes.get(_UNPACKED, -1)
         if packed < 0 or unpacked < 0 or place + packed > end:
             raise _Malformed("it is longer than its column")
         if max(packed, unpacked) > MAX_PAGE:
             raise _Malformed(f"it declares {unpacked:,} bytes, and more than {MAX_PAGE:,} are not read")
+        values = parts.get(_DATA, parts.get(_DATA_2, {})).get(_VALUES, 0)
+        weight = max(weight, unpacked if _DICTIONARY in parts else unpacked // max(1, values))
         place, pages = place + packed, pages + 1
-    return pages
+    return pages, weight
 
 
-def _step_over_struct(content: mmap.mmap, place: int, depth: int, numbers: dict[int, int] | None = None) -> int:
-    """The place behind a struct; whole numbers among its fields are put into `numbers`."""
+def _step_over_struct(
+    content: mmap.mmap,
+    place: int,
+    depth: int,
+    numbers: dict[int, int] | None = None,
+    parts: dict[int, dict[int, int]] | None = None,
+) -> int:
+    """The place behind a struct; whole numbers among its fields are put into `numbers`, those of structs in `parts`."""
     if depth > _DEEPEST:
         raise _Malformed("it is nested too deeply")
     identifier = 0
@@ -83,7 +102,10 @@ def _step_over_struct(content: mmap.mmap, place: int, depth: int, numbers: dict[
                 length, place = _varint(content, place)
                 place += length
             case 12:
-                place = _step_over_struct(content, place, depth + 1)
+                inner: dict[int, int] = {}
+                place = _step_over_struct(content, place, depth + 1, inner)
+                if parts is not None:
+                    parts[identifier] = inner
             case other:
                 raise _Malformed(f"its header has a field of kind {other}")
     return place + 1

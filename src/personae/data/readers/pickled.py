@@ -62,7 +62,7 @@ def _array(content: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
         raise _Refused("it has an array of something else than bytes")
     if not all(isinstance(side, int) and side >= 0 for side in shape) or math.prod(shape) != len(content):
         raise _Refused("it has an array of another size than it says")
-    return np.frombuffer(bytes(content), kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+    return np.frombuffer(content, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
@@ -94,7 +94,9 @@ def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
             images, same = map(_listed, _Machine().run(program))
         if not isinstance(images, list | tuple):
             raise _Refused("its first part is no list of encoded images")
-        images = [_encoded(image) for image in images]
+        each = {id(image): image for image in images}  # one that is named a thousand times is encoded once
+        encoded = {number: _encoded(image) for number, image in each.items()}
+        images = [encoded[id(image)] for image in images]
         if not isinstance(same, list | tuple) or not all(isinstance(flag, int) and flag in (0, 1) for flag in same):
             raise _Refused("its second part is no list of true and false")
         if not same or len(images) != 2 * len(same):
@@ -109,7 +111,9 @@ def read_bin(file: Path) -> tuple[list[bytes], list[bool]]:
 def _listed(part: Any) -> Any:
     """An array as the list it stands for."""
     values = part.values if isinstance(part, _Array) else part
-    return values.tolist() if isinstance(values, np.ndarray) else values
+    if not isinstance(values, np.ndarray):
+        return values
+    return values.tolist() if values.dtype == np.bool_ or values.ndim == 1 else list(values)
 
 
 def _encoded(image: Any) -> bytes:
@@ -142,14 +146,20 @@ def write_bin(file: Path, images: Sequence[bytes], same: Sequence[bool]) -> None
 
 
 class _Machine:
-    """Executes instructions on a stack; any that is not known here ends it."""
+    """Executes instructions on a stack; any that is not known here ends it.
+
+    What it makes of a file is about as large as the file: one that takes the same bytes for an array again and again is
+    refused.
+    """
 
     def __init__(self) -> None:
+        self.room = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
     def run(self, program: mmap.mmap) -> Any:
+        self.room = 4 * len(program)
         for opcode, argument, _ in pickletools.genops(cast(IO[bytes], program)):
             name = opcode.name
             if name == "STOP":
@@ -212,14 +222,23 @@ class _Machine:
         function, arguments = self.stack[-2:]
         if not isinstance(function, _Name) or function not in _CALLED or not isinstance(arguments, tuple):
             raise _Refused("it calls something else than the making of bytes and arrays")
-        self.stack[-2:] = [_CALLED[function](*arguments)]
+        made = _CALLED[function](*arguments)
+        self._account(made)
+        self.stack[-2:] = [made]
 
     def _build(self) -> None:
         target, state = self.stack[-2:]
         if not isinstance(target, _Array | _Kind):
             raise _Refused("it builds something else than an array")
         target.build(state)
+        self._account(target)
         del self.stack[-1]
+
+    def _account(self, made: Any) -> None:
+        values = made.values if isinstance(made, _Array) else made
+        self.room -= len(values) if isinstance(values, bytes) else getattr(values, "nbytes", 0)
+        if self.room < 0:
+            raise _Refused("it makes far more of its bytes than there are")
 
 
 class _Name(str):

@@ -2,7 +2,7 @@
 one that says who is on them; needs the extra `parquet`."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +28,10 @@ SUFFIX = ".parquet"
 _MAGIC = b"PAR1"
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "face", "picture")
 _LABELS = ("identity", "label", "labels", "person", "person_id", "celeb_id", "subject", "id", "class", "target", "cls")
-_ROWS = 64  # decoded at once
+_ROWS, _SCALARS = 64, 10_000  # decoded at once
+_FEW, _LEAST = 10_000, 50  # rows that are not looked at; bytes that each of more must have, since a face has more
+_AT_ONCE = 100_000_000  # bytes that these may take
+_LONGEST = 10_000  # characters of a cell that is no image
 _MAX_THRIFT = 50_000_000
 
 
@@ -80,7 +83,7 @@ def read_tables(path: Path) -> Listing:
         labels=tuple(people),
         stamp=repr([(each.st_size, each.st_mtime_ns) for each in status]),
         opened=opened,
-        columns=typed_columns(table),
+        columns=typed_columns(table, path),
         upright=True,
     )
 
@@ -114,6 +117,12 @@ class _Shard:
     classes: Sequence[str] | None
     """What whole numbers in the column of labels stand for."""
     others: tuple[str, ...]
+    weights: Mapping[str, int]
+    """Bytes that a row of each column may take."""
+
+    def at_once(self, most: int, columns: Iterable[str]) -> int:
+        """How many rows of these columns fit into memory."""
+        return max(1, min(most, _AT_ONCE // max(1, sum(self.weights.get(name, 0) for name in columns))))
 
     @property
     def rows(self) -> int:
@@ -127,9 +136,15 @@ class _Shard:
         """Every column but the images, as text."""
         found: dict[str, list[str]] = {name: [] for name in (self.label, *self.others)}
         with _explained(self.file):
-            for batch in self.parquet.iter_batches(batch_size=10_000, columns=list(found)):
+            for batch in self.parquet.iter_batches(self.at_once(_SCALARS, found), columns=list(found)):
                 for name, values in batch.to_pydict().items():
-                    found[name] += ["" if value is None else str(value) for value in values]
+                    texts = ["" if value is None else str(value) for value in values]
+                    if max(map(len, texts), default=0) > _LONGEST:
+                        raise DataError(
+                            f"{self.file}: the column {name!r} has a cell of more than {_LONGEST:,} characters; "
+                            "leave it out"
+                        )
+                    found[name] += texts
         if any(len(values) != self.rows for values in found.values()):
             raise DataError(f"{self.file}: declares {self.rows} rows and has others; download it again")
         if self.classes is not None:
@@ -178,9 +193,10 @@ class _Reader:
         if group != self.group or row < self.first:
             self.group, self.held = group, []
             self.first = int(self._ends[group - 1]) if group else 0
-            self.batches = self.shard.parquet.iter_batches(_ROWS, [group], [self.shard.image])
+            rows = self.shard.at_once(_ROWS, [self.shard.image])
+            self.batches = self.shard.parquet.iter_batches(rows, [group], [self.shard.image])
         while row >= self.first + len(self.held):
-            self.first += len(self.held)
+            self.first, self.held = self.first + len(self.held), []
             batch = next(self.batches, None)
             if batch is None:
                 raise DataError(f"{self.shard.file}: has fewer rows than it declares")
@@ -198,7 +214,10 @@ def _open(file: Path, root: Path) -> _Shard:
             thrift_container_size_limit=_MAX_THRIFT,
         )
         schema = table.schema_arrow
-        check_pages(file, table.metadata)
+        weights = check_pages(file, table.metadata)
+    rows = table.metadata.num_rows
+    if rows > _FEW and rows * _LEAST > file.stat().st_size:
+        raise DataError(f"{file}: declares {rows:,} rows, far more than it has images in its bytes; download it again")
     features = _features(schema)
     image = _choose(
         file, schema, "images", _IMAGES, [item for item in schema if _holds_images(item)], features, "Image"
@@ -213,6 +232,7 @@ def _open(file: Path, root: Path) -> _Shard:
         label=label,
         classes=features.get(label, {}).get("names"),
         others=tuple(item.name for item in others if item.name != label),
+        weights=weights,
     )
 
 
