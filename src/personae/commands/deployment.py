@@ -154,7 +154,7 @@ def join(
         handling=handling,
         execution=execution_of(device),
         accept=accepted_of(accept or ()),
-        ask=partial(typer.confirm, "Take part?", err=True) if sys.stdin.isatty() else None,
+        ask=partial(typer.confirm, "Take part?", err=True) if sys.stdin and sys.stdin.isatty() else None,
     )
     with contextlib.suppress(KeyboardInterrupt):
         deployed.join(server, member, certs)
