@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from personae.errors import ConfigError, DataError
-from personae.experiment.config import Experiment
+from personae.experiment.config import Experiment, parse_experiment
 from personae.files import write_text
 
 NAME = "records.jsonl"
@@ -54,7 +54,8 @@ class Records:
         line = self.runs.get(folder)
         if line is None:
             return False
-        if Experiment.model_validate(line["config"]).resolved() != experiment.resolved():
+        recorded = parse_experiment(line["config"], f"the record of {folder}", trusted=False)
+        if recorded.resolved() != experiment.resolved():
             raise ConfigError(f"{folder}: the record is of another experiment than the recipe's; run it anew")
         place = out / folder
         place.mkdir(parents=True, exist_ok=True)

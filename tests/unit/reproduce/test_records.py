@@ -102,6 +102,9 @@ def test_records_of_another_experiment_or_damaged_ones_are_refused(done: Path, s
     other = [{**line, "config": {**line["config"], "seed": 7}} if "config" in line else line for line in lines]
     with pytest.raises(ConfigError, match="seed-0/fedgc: the record is of another experiment"):
         reproduce(system, tmp_path / "a", seeds=2, records=[written(tmp_path / "o.jsonl", other)])
+    older = [{**line, "config": {**line["config"], "sead": 7}} if "config" in line else line for line in lines]
+    with pytest.raises(ConfigError, match=r"the record of seed-0/fedgc.*sead"):
+        reproduce(system, tmp_path / "e", seeds=2, records=[written(tmp_path / "w.jsonl", older)])
     with pytest.raises(DataError, match=r"r\.jsonl: line 2 is no record"):
         reproduce(system, tmp_path / "b", records=[written(tmp_path / "r.jsonl", [lines[0], {"run": "x"}])])
     with pytest.raises(ConfigError, match=r"no\.jsonl: there is no such file"):
