@@ -7,6 +7,7 @@ import pytest
 from company import company
 
 
+@pytest.mark.slow
 def test_a_short_day_of_a_company(tmp_path: Path) -> None:
     offices = ("Berlin", "Lisbon")
     with company(tmp_path / "company", offices=offices, people=3, images=6) as day:

@@ -204,6 +204,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_client_never_runs_what_the_server_sends_and_secret_sums_travel(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     text = EXPERIMENT.replace("rounds = 2", 'rounds = 2\nlayers = [{ name = "secret-sum" }]')

@@ -486,7 +486,7 @@ def test_an_evaluation_that_is_stopped_can_go_on(
 @pytest.mark.parametrize(
     ("command", "help_"),
     [
-        ("run", "An experiment file, or the name of a recipe."),
+        ("run", "An experiment file, the name of a recipe, or a"),
         ("evaluate", "A run, a client's home"),
         ("report", "Folder of a run."),
         ("verify", "An"),

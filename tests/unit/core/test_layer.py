@@ -295,7 +295,7 @@ def test_an_experiment_file_lists_layers_in_order() -> None:
     ("stage", "words"),
     [
         ({"layers": [{"name": "clup", "norm": 1.0}]}, r"stages\.a\.layers\.clup\.name is 'clup'; did you mean clip\?"),
-        ({"layers": [{"norm": 1.0}]}, r"stages\.a\.layers\.0\.name is None; there are carry, clip"),
+        ({"layers": [{"norm": 1.0}]}, r"stages\.a\.layers\.0\.name is None; there are canaries, carry, "),
         ({"layers": {"name": "clip", "norm": 1.0}}, r"stages\.a\.layers: "),
         ({"layers": [{"name": "clip", "norm": 1.0}] * 2}, r"stages\.a\.layers: layer clip is there twice"),
         (

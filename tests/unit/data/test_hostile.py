@@ -367,7 +367,10 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "name.parquet": (repeated_table("name.parquet", GOOD, "x" * 60_000_000, 500), "cell of more than 10,000 char"),
     "cells.parquet": (wide_table, "cells.parquet: 7 of 8 images cannot be used"),
     "wide.zip": (wide_zip, "wide.zip: the column 'note' has a cell of 100,000 characters"),
-    "lines.zip": (long_zip("lines.zip", b"a.png,ann\n"), "lines.zip: labels.csv has more lines than there are files"),
+    "lines.zip": (
+        long_zip("lines.zip", b"a.png,ann\n"),
+        "lines.zip: labels.csv has far more lines than there are files",
+    ),
     "endless.zip": (long_zip("endless.zip", b"x"), "a line has more than 1,000,000 characters"),
     "named.bin": (pickled_array("named.bin", again=False), "read"),
     "again.bin": (pickled_array("again.bin", again=True), "makes far more of its bytes than there are"),

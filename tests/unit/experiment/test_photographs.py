@@ -344,6 +344,7 @@ def test_an_office_joins_without_its_broken_photograph(
 
     monkeypatch.setattr(join, "join", opens)
     asked = ("join", "--server", "host:1", "--data", people, "--certs", tmp_path, "--home", tmp_path / "home")
+    asked = (*asked, "--accept", "all")
     code, _, err = personae(*asked)
     assert code == 3
     assert "or leave such files out with --skip-unreadable" in the_line(err)

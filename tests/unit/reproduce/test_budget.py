@@ -4,13 +4,14 @@ import json
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from killing import results
 from personae import cli
-from personae.errors import OutOfTime
+from personae.errors import ConfigError, OutOfTime
 from personae.experiment.execution import Execution
 from personae.reproduce.claims import Above, Claim, System
 from personae.reproduce.estimate import estimate, training_images
@@ -171,7 +172,7 @@ def test_fedgc_at_the_scale_of_its_paper():
     assert (margins["arcface"].scale, margins["arcface"].margin) == (64, 0.5)
 
 
-def test_a_paper_without_such_a_recipe_is_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    assert command("reproduce", "hf_maml", "--scale", "paper", "--out", tmp_path / "out") == 2
-    assert "hf_maml has no recipe for --scale paper: there is no paper-scale.toml" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_a_paper_without_such_a_recipe_is_one_clear_line(tmp_path: Path):
+    system = replace(SYSTEMS["hf_maml"], recipes=tmp_path)
+    with pytest.raises(ConfigError, match=r"hf_maml has no recipe for --scale paper: there is no paper-scale\.toml"):
+        variants_of(system, "paper")

@@ -31,6 +31,7 @@ from personae.errors import DataError
 
 LABELS, IMAGES = "labels.csv", "images"
 _MAX_LABELS = 500_000_000
+_NAMED_IN_VAIN = 100_000  # lines of a table in a zip that may name no file of it: each is told
 _LONGEST_LINE = 1_000_000
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
@@ -44,7 +45,7 @@ def read_archive(file: Path) -> Listing:
             if LABELS not in members:
                 raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}, {OR_UNLABELLED}")
             with _text_in(archive, members[LABELS], file) as text:
-                rows = _rows(text, file, most=len(members))
+                rows = _rows(text, file, most=len(members) + _NAMED_IN_VAIN)
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
 
@@ -72,7 +73,7 @@ def read_archived_heap(file: Path) -> Listing:
             rows = []
             if LABELS in members:
                 with _text_in(archive, members[LABELS], file) as text:
-                    rows = _rows(text, file, ("path",), most=len(members))
+                    rows = _rows(text, file, ("path",), most=len(members) + _NAMED_IN_VAIN)
     except _DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
     files = [name for name, member in members.items() if not member.is_dir() and _is_visible(name)]
@@ -198,27 +199,29 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
 def _rows(
     content: IO[bytes], file: Path, needed: tuple[str, ...] = ("path", "identity"), *, most: int | None = None
 ) -> list[Row]:
-    """The lines of a table. It is read as it is unpacked, and not further than there can be images (`most`)."""
+    """The lines of a table. It is read as it is unpacked, and no further than `most` lines."""
     rows: list[Row] = []
     try:
-        text = io.TextIOWrapper(content, "utf-8-sig", newline="")
-        table = csv.DictReader(_lines(text), strict=True)
-        header = table.fieldnames or []
-        if not set(needed) <= set(header) or len(set(header)) < len(header):
-            advice = f"; {OR_UNLABELLED}" if "identity" in needed and "identity" not in header else ""
-            raise DataError(
-                f"{file}: the header of {LABELS} is {','.join(header)!r}; "
-                f"it needs {','.join(needed)}, each once{advice}"
-            )
-        for row in table:
-            if None in row or None in row.values() or not all(row[name] for name in needed):
-                complaint = (
-                    f"{file}, {LABELS} line {table.line_num}: not the {len(header)} values that the header names"
+        with io.TextIOWrapper(content, "utf-8-sig", newline="") as text:
+            table = csv.DictReader(_lines(text), strict=True)
+            header = table.fieldnames or []
+            if not set(needed) <= set(header) or len(set(header)) < len(header):
+                advice = f"; {OR_UNLABELLED}" if "identity" in needed and "identity" not in header else ""
+                raise DataError(
+                    f"{file}: the header of {LABELS} is {','.join(header)!r}; "
+                    f"it needs {','.join(needed)}, each once{advice}"
                 )
-                raise DataError(f"{complaint}; correct the line")
-            rows.append(row | {"line": str(table.line_num)})
-            if most is not None and len(rows) > most:
-                raise DataError(f"{file}: {LABELS} has more lines than there are files in the zip; write it anew")
+            for row in table:
+                if None in row or None in row.values() or not all(row[name] for name in needed):
+                    complaint = (
+                        f"{file}, {LABELS} line {table.line_num}: not the {len(header)} values that the header names"
+                    )
+                    raise DataError(f"{complaint}; correct the line")
+                rows.append(row | {"line": str(table.line_num)})
+                if most is not None and len(rows) > most:
+                    raise DataError(
+                        f"{file}: {LABELS} has far more lines than there are files in the zip; write it anew"
+                    )
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file}: {LABELS} is not comma-separated text in UTF-8 ({error}); write it anew") from error
     return rows
