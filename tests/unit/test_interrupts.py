@@ -16,6 +16,7 @@ def experiment(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_interrupts_at_any_stage_of_a_run_end_it_and_it_goes_on_to_the_same_bits(
     experiment: Path, tmp_path: Path, faces_cache: Path
 ):

@@ -213,8 +213,8 @@ def _at_cleaning(patch: pytest.MonkeyPatch) -> None:
     ("install", "done"),
     [
         (_at_taking_over, False),
-        (_at_checkpoint, False),
-        (_at_rename(1), False),
+        pytest.param(_at_checkpoint, False, marks=pytest.mark.slow),
+        pytest.param(_at_rename(1), False, marks=pytest.mark.slow),
         (_at_rename(2), True),
         (_at_cleaning, True),
     ],

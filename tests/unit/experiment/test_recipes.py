@@ -95,6 +95,7 @@ def test_a_name_that_does_not_exist_is_one_line(command: str, name: str, advice:
     assert advice in str(ended.exception)
 
 
+@pytest.mark.slow
 def test_recipes_are_in_the_wheel_and_run_outside_the_source_tree(tmp_path: Path) -> None:
     tree, site, elsewhere = (tmp_path / name for name in ("tree", "site", "elsewhere"))
     elsewhere.mkdir()
