@@ -11,7 +11,7 @@ from torch import Tensor
 from personae.parts.clustering.methods import NOBODY
 
 PREFIX = "clusters/"  # of the names under which these figures leave a client
-FEW, CROWD, MOST = 5, 1 / 3, 1 / 2  # measured in docs/results/unsupervised.md
+FEW, CROWD, MOST = 5, 1 / 3, 1 / 2  # measured in docs/methods/unsupervised.md
 ENOUGH = 4 * FEW  # images, before anything is odd about them
 _BLOCK = 8192
 
