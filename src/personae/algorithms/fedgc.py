@@ -63,6 +63,9 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"
     strength: float = 20.0  # lambda, how strongly classes are pushed apart
     lr: float | None = None  # eta at the server; if left out, that of training in the round, as in Algorithm 1
+    # If given, lambda eta is chosen anew for each step, so that it moves rows by this share of their length (root mean
+    # square). Gradients of the forms below differ by orders of magnitude: at equal displacement they can be compared.
+    displacement: float | None = None
     steps: int = 1  # how often the server steps in a round; Algorithm 1 takes one step
     reduction: Reduction = "sum"  # whether Reg is a sum, as in Eq. 5, or a mean
     normalise: bool | None = None  # whether Reg takes cosines or inner products of the rows; by default as margin does
@@ -89,6 +92,8 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
             raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
+        if self.displacement is not None and not 0 < self.displacement < math.inf:
+            raise ValueError(f"displacement is {self.displacement}, it must be positive and finite")
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}, it must be at least 1")
         if self.anchors is not None and self.anchors < 1:
@@ -163,4 +168,12 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
             slope = cosine_regulariser(rows, owners, self.margin, **how)
         else:
             slope = softmax_regulariser(rows, owners, self.margin, self_term=self.self_term, anchors=anchors, **how)
-        return rows - self.strength * eta * moving * slope.gradient
+        change = moving * slope.gradient
+        return rows - self.pace(moving * rows, change, eta) * change
+
+    def pace(self, rows: Tensor, change: Tensor, eta: float) -> float:
+        """lambda eta: as it is given, or such that `change` has the displacement wanted of these rows."""
+        if self.displacement is None:
+            return self.strength * eta
+        length = float(change.norm())
+        return self.displacement * float(rows.norm()) / length if length else 0.0

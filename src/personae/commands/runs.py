@@ -182,6 +182,7 @@ def reproduce_claims(
     folder = out or Path("runs") / f"reproduce-{name}-{scale}"
     hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
     hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
+    hint += "" if workers is None else f" --workers {workers}"
     deadline = None if budget is None else time.monotonic() + 60 * budget
     try:
         result = reproduce(

@@ -194,3 +194,4 @@ class System:
     pictures: Pictures | None = None
     pictured: tuple[str, ...] = ()
     recipes: Path = RECIPES
+    leads: str = ""  # the claim that is run, judged and shown first: one that holds at the small scale within minutes

@@ -84,6 +84,11 @@ def keep_missing(out: Path, folders: Sequence[str]) -> None:
             keep_run(out, folder)
 
 
+def figures_of(out: Path) -> dict[tuple[int, str], float]:
+    """What was computed from models here before."""
+    return Records.read([out / NAME]).figures if (out / NAME).is_file() else {}
+
+
 def keep_figures(out: Path, figures: Mapping[tuple[int, str], float]) -> None:
     for (seed, label), value in figures.items():
         _append(out, {"seed": seed, "figure": label, "value": value})

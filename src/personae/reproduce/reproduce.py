@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,14 +13,12 @@ from personae.files import write_text
 from personae.privacy.disclosure import warning
 from personae.progress import unheard
 from personae.reproduce.claims import Claim, System
-from personae.reproduce.findings import Finding, find
-from personae.reproduce.pages import write_findings
-from personae.reproduce.plan import Plan
-from personae.reproduce.quantities import Outcome, Outcomes
-from personae.reproduce.records import Records, keep_figures, keep_missing, keep_run
-from personae.reproduce.runner import Runner, below
+from personae.reproduce.findings import Finding
+from personae.reproduce.judge import Judge
+from personae.reproduce.plan import Job, Plan
+from personae.reproduce.records import Records, figures_of, keep_missing
+from personae.reproduce.runner import Runner, below, is_finished
 from personae.reproduce.systems import SYSTEMS
-from personae.words import counted
 
 Scale = Literal["small", "large", "paper"]
 PAPER_SCALE = "paper-scale"  # the recipe's name; `paper` is that of the paper's own data
@@ -42,12 +39,13 @@ def find_system(name: str) -> System:
 
 
 def choose_claims(system: System, ids: Sequence[str]) -> tuple[Claim, ...]:
-    """The claims named, in the order of the paper; all of them where none is."""
+    """The claims named, all of them where none is: in the order of the paper, but for the one that leads."""
     known = {claim.id: claim for claim in system.claims}
     for wanted in ids:
         if wanted not in known:
             raise ConfigError(f"{system.name} has no claim {wanted!r}{nearest(wanted, known)}")
-    return tuple(claim for claim in system.claims if not ids or claim.id in ids)
+    chosen = [claim for claim in system.claims if not ids or claim.id in ids]
+    return tuple(sorted(chosen, key=lambda claim: claim.id != system.leads))
 
 
 def variants_of(system: System, scale: Scale) -> dict[str, Experiment]:
@@ -80,64 +78,48 @@ def reproduce(
     chosen = choose_claims(system, claims)
     experiments = variants_of(system, scale)
     # Pictures tell of the whole paper: who asks for some claims does not wait for them, but gets what can be drawn.
-    awaited = system.pictured if chosen == system.claims else ()
+    awaited = system.pictured if len(chosen) == len(system.claims) else ()
     needed = dict.fromkeys((*(variant for claim in chosen for variant in claim.variants), *awaited))
     _open(out, {"system": system.name, "scale": scale}, resume)
     _warn([experiments[name] for name in needed], notify)
 
-    jobs, folders = [], {}
-    for seed in range(seeds):
-        plan = Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
-        jobs += below(f"seed-{seed}", plan.needed(needed))
-        folders[seed] = {name: f"seed-{seed}/{plan.folders[name]}" for name in needed}
-    known: dict[tuple[int, str], float] = {}
+    plans = {
+        seed: Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
+        for seed in range(seeds)
+    }
+    jobs = _claim_by_claim(plans, [*(claim.variants for claim in chosen), awaited])
+    folders = {seed: {name: f"seed-{seed}/{plan.folders[name]}" for name in needed} for seed, plan in plans.items()}
+    about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
+    judge = Judge(chosen, about, out, experiments, folders, runner.execution.cache, notify)
     if records:
         found = Records.read(records)
-        here = {job.folder for job in jobs if found.unpack(job.folder, job.experiment, out / "runs")}
-        failed, known = found.failed, found.figures
-        chosen = _judgeable(chosen, folders, here | {*failed}, notify)
+        judge.ended |= {job.folder for job in jobs if found.unpack(job.folder, job.experiment, out / "runs")}
+        judge.failed |= found.failed
+        judge.known |= found.figures
+        judge.require_any()
     else:
-        failed = runner.run(jobs, out / "runs", lambda folder, problem: keep_run(out, folder, problem))
-        here = {job.folder for job in jobs}
-        keep_missing(out, sorted(here - {*failed}))
-
-    outcomes: dict[int, Outcomes] = {
-        seed: {
-            name: Outcome(
-                experiments[name].model_copy(update={"seed": seed}), out / "runs" / folder, runner.execution.cache
-            )
-            for name, folder in of_seed.items()
-            if folder in here and folder not in failed
-        }
-        for seed, of_seed in folders.items()
-    }
-    findings = tuple(find(claim, outcomes, known) for claim in chosen)
-    about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
+        finished = [job.folder for job in jobs if is_finished(job, out / "runs")]
+        keep_missing(out, sorted(finished))
+        judge.ended |= {*finished}
+        judge.known |= figures_of(out)
+        judge.judge()
+        runner.run(jobs, out / "runs", judge.hear)
+    judge.judge()
+    outcomes = judge.outcomes
     whole = not records and all(name in of_seed for of_seed in outcomes.values() for name in system.pictured)
     pictures = system.pictures(outcomes, out / "plots") if system.pictures and whole else []
-    if not records:
-        keep_figures(out, known)
-    write_findings(findings, about, out, pictures)
-    return Reproduction(findings, tuple(pictures))
+    judge.write(pictures)
+    return Reproduction(judge.in_order, tuple(pictures))
 
 
-def _judgeable(
-    claims: Sequence[Claim],
-    folders: Mapping[int, Mapping[str, str]],
-    ended: AbstractSet[str],
-    notify: Callable[[str], None],
-) -> tuple[Claim, ...]:
-    """The claims whose runs have all ended, with every seed."""
-    found = []
-    for claim in claims:
-        missing = sorted({of_seed[name] for of_seed in folders.values() for name in claim.variants} - ended)
-        if missing:
-            notify(f"{claim.id} is left out: {counted(len(missing), 'run')} not in the records, such as {missing[0]}")
-        else:
-            found.append(claim)
-    if not found:
-        raise ConfigError("the records have not all runs of any claim with these seeds; ask for fewer --seeds")
-    return tuple(found)
+def _claim_by_claim(plans: Mapping[int, Plan], wanted: Sequence[Sequence[str]]) -> list[Job]:
+    """The jobs of one claim with all seeds before those of the next: who stops early has claims, and no halves."""
+    jobs: dict[str, Job] = {}
+    for variants in wanted:
+        for seed, plan in plans.items():
+            for job in below(f"seed-{seed}", plan.needed(variants)):
+                jobs.setdefault(job.folder, job)
+    return list(jobs.values())
 
 
 def _open(out: Path, what: dict[str, str], resume: bool) -> None:

@@ -51,7 +51,7 @@ class Runner:
         `ended` is told the folder of each run that ends here, with what went wrong in it.
         """
         _require_beginnings(jobs)
-        finished = {job.folder for job in jobs if _is_finished(job, out)}
+        finished = {job.folder for job in jobs if is_finished(job, out)}
         left = [job for job in jobs if job.folder not in finished]
         if left:
             done = [job for job in jobs if job.folder in finished]
@@ -265,7 +265,7 @@ def _require_beginnings(jobs: Sequence[Job]) -> None:
         known.add(job.folder)
 
 
-def _is_finished(job: Job, out: Path) -> bool:
+def is_finished(job: Job, out: Path) -> bool:
     """Whether its last round was completed, in this very experiment."""
     folder = out / job.folder
     if not (folder / "checkpoints" / "finished" / f"{job.experiment.stages[-1].name}.safetensors").is_file():

@@ -86,6 +86,28 @@ def test_the_options_of_the_regulariser_reach_it(backbone: Backbone, regulariser
     assert torch.equal(steps["with"], steps[""]) == (not options)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"self_term": False}, {"tangential": True}, {"regulariser": "cosine"}, {"normalise": True}]
+)
+def test_a_given_displacement_is_that_of_the_rows_that_move_whatever_the_form(options: dict[str, Any]):
+    rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
+    owners, moving = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([[True]] * 4 + [[False]] * 2)
+    algorithm = FedGC(displacement=0.05, margin=Margin(kind="softmax"), **options)
+    change = algorithm.step(rows, owners, moving, 0.1) - rows
+    assert float(change[:4].norm() / rows[:4].norm()) == pytest.approx(0.05, rel=1e-5)
+    assert not change[4:].any()
+    usual = replace(algorithm, displacement=None, strength=1.0).step(rows, owners, moving, 0.1) - rows
+    assert F.cosine_similarity(change.flatten(), usual.flatten(), dim=0) == pytest.approx(1, abs=1e-6)
+
+
+def test_where_nothing_pushes_a_displacement_moves_nothing():
+    rows = torch.eye(3)  # at right angles, and of one client: nobody else is there to push
+    algorithm = FedGC(displacement=0.05, margin=Margin(kind="softmax"), self_term=False)
+    assert torch.equal(
+        algorithm.step(rows, torch.zeros(3, dtype=torch.long), torch.ones(3, 1, dtype=torch.bool), 0.1), rows
+    )
+
+
 def test_anchors_are_drawn_with_the_random_numbers_of_the_server(backbone: Backbone):
     algorithm = FedGC(margin=SOFTMAX, strength=0.5, lr=0.1, anchors=2)
     heard = {"ann": rows_of(4, 3), "zoe": rows_of(3)}
@@ -178,7 +200,8 @@ def test_the_warning_goes_by_what_is_configured():
 
 
 @pytest.mark.parametrize(
-    "options", [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"steps": 0}, {"fixed": True}]
+    "options",
+    [{"strength": -1.0}, {"strength": math.nan}, {"lr": 0.0}, {"displacement": 0.0}, {"steps": 0}, {"fixed": True}],
 )
 def test_impossible_options_are_refused(options: dict[str, Any]):
     with pytest.raises(ValueError, match=r"must|cannot"):

@@ -37,6 +37,7 @@ AT_REST = Gate(
 
 FEDFACE = System(
     name="fedface",
+    leads="FF-6",
     paper="Aggarwal, Zhou and Jain, FedFace: Collaborative Learning of Face Recognition Model",
     claims=(
         Claim(

@@ -62,6 +62,7 @@ A_TENTH = Gate(
 
 FEDFR = System(
     name="fedfr",
+    leads="FR-2",
     paper="Liu, Wang, Chien and Lai, FedFR: Joint Optimization Federated Framework for Generic and Personalized Face "
     "Recognition",
     claims=(

@@ -47,6 +47,7 @@ PE, GC = _shares("FedPE", "fedpe"), _shares("FedGC", "fedgc")
 
 FEDGC = System(
     name="fedgc",
+    leads="GC-7",
     paper="Niu and Deng, Federated Learning for Face Recognition with Gradient Correction",
     claims=(
         Claim(

@@ -75,6 +75,7 @@ AT_REST = Gate(
 
 HF_MAML = System(
     name="hf_maml",
+    leads="HM-1",
     paper="Gansekoele, Hess and Bhulai, Meta-Learning for Federated Face Recognition in Imbalanced Data Regimes",
     claims=(
         Claim(

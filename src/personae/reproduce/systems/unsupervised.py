@@ -87,6 +87,7 @@ def forgetting(outcomes: Mapping[int, Outcomes], out: Path) -> list[Path]:
 
 UNSUPERVISED = System(
     name="unsupervised",
+    leads="UD-4",
     paper="Zhuang et al., Towards Unsupervised Domain Adaptation for Deep Face Recognition under Privacy Constraints",
     claims=(
         Claim(
