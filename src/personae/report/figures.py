@@ -88,8 +88,9 @@ def _clients_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
                     key = key_of(run, stage.name, personal=kind == "personal")
                     means = {at: one.mean for at, one in known.items()}
                     lines.append(_line(key, means, {at: one.deviation for at, one in known.items()}))
-        place = "clients, among everybody's images" if among_everybody(name) else "clients, own images"
-        found[f"{place} (mean ± deviation)", heading(name)[1]] = lines
+        place, metric = heading(name)
+        tested = place or ("among everybody's images" if among_everybody(name) else "own images")
+        found[f"clients, {tested} (mean ± deviation)", metric] = lines
     return found
 
 
@@ -150,9 +151,10 @@ def per_client(run: Run) -> Section:
             svg = client_bars(identity, names, values)
         else:
             svg = client_distribution(identity, {key: _finite(all_) for key, all_ in values.items()})
-        title = f"{heading(name)[1]} of {counted(len(everybody), 'client')}"
-        found.append(Figure(title, svg, _ranges(values), metric=chosen(heading(name)[1]), wide=True))
-    return Section("clients", "Clients", "How each client is served, on photographs of its own people.", figures=found)
+        place, metric = heading(name)
+        title = f"{place or 'own people'}: {metric} of {counted(len(everybody), 'client')}"
+        found.append(Figure(title, svg, _ranges(values), metric=chosen(metric), wide=True))
+    return Section("clients", "Clients", "How each client is served by the models that it can use.", figures=found)
 
 
 def chosen(metric: str) -> str:
@@ -175,8 +177,8 @@ def _over_rounds(
 
 
 def _is_curve(lines: Sequence[Line]) -> bool:
-    """Single values are in the tables."""
-    return any(len(line.x) > 1 for line in lines)
+    """How a model began and how it ended is in the tables."""
+    return any(len(line.x) > 2 for line in lines)
 
 
 def _shared(lines: Sequence[Line]) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from personae.report.content import Bar, Chart, ChartRow, Note, Track
 from personae.report.measured import Measured
 from personae.report.records import Run, StageRecord
-from personae.report.verdict import Model, Verdict
+from personae.report.verdict import Model, Role, Verdict
 from personae.report.wording import size
 
 STEP = 0.05  # axes end at multiples of it
@@ -28,7 +28,7 @@ def chart(run: Run, found: Verdict) -> Chart | None:
         rows.append(
             ChartRow(
                 label=row.label,
-                role=row.role.value,
+                role="personal" if model.personal and row.role is Role.TOGETHER else row.role.value,
                 series=stages.index(model.stage.name) % 6 + 1 if model.stage.name in stages else 6,
                 personal=model.personal,
                 tracks=tracks,

@@ -43,8 +43,6 @@ THREATS = (
 def privacy_section(run: Run) -> Section:
     """The privacy page of a report."""
     notes = [Note(differential_privacy(run), "notice", "Differential privacy: ")]
-    if run.audit is None:
-        notes.append(Note("personae audit measures it on this run.", "notice", "Attacks: not measured. "))
     tables = [
         Table(["who", "what is assumed"], THREATS, "Threat model: whom this page is about.", texts=2),
         Table(
@@ -53,25 +51,32 @@ def privacy_section(run: Run) -> Section:
             "Who saw what: by payload, party and round.",
             texts=7,
         ),
-        Table(
-            COLUMNS,
-            list(attack_rows(run)),
-            "Attacks that were made on this run. Chance is what somebody gets who guesses.",
-            texts=4,
-        ),
-        Table(
-            ["attack", "the attacker has", "and tries", "how strong the attack is"],
-            [[each.name, each.has, each.tries, each.strength] for each in PRIVACY_ATTACKS.own.values()],
-            "What the attacks assume.",
-            texts=4,
-        ),
     ]
+    if run.audit is None:
+        kinds = counted(len(PRIVACY_ATTACKS.own), "attack")
+        notes.append(Note(f"`personae audit` tries {kinds} on this run.", "notice", "Attacks: not measured. "))
+    else:
+        tables += _attacks(run)
     if run.forgotten:
         tables.append(Table(FORGOTTEN, forgotten(run), "What was forgotten.", texts=5))
     else:
         notes.append(Note("nothing.", "notice", "Forgotten: "))
     lead = "Who could see what, what bounds it, and what attacks found."
     return Section("privacy", "Privacy", lead, notes=notes, tables=[table for table in tables if table.rows])
+
+
+def _attacks(run: Run) -> list[Table]:
+    made = "Attacks that were made on this run. Chance is what somebody gets who guesses."
+    assumed = [[each.name, each.has, each.tries, each.strength] for each in PRIVACY_ATTACKS.own.values()]
+    return [
+        Table(COLUMNS, list(attack_rows(run)), made, texts=4),
+        Table(
+            ["attack", "the attacker has", "and tries", "how strong the attack is"],
+            assumed,
+            "What the attacks assume.",
+            texts=4,
+        ),
+    ]
 
 
 def differential_privacy(run: Run) -> str:

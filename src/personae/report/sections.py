@@ -8,7 +8,7 @@ from personae.report.content import Note, Section, Table
 from personae.report.first_screen import left
 from personae.report.measured import Measured, difference
 from personae.report.records import Run
-from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, rows_of
+from personae.report.table import CLIENTS, DEVIATION, Row, among_everybody, cell, columns_of, heading, own_rows_of
 from personae.report.verdict import Role, Verdict
 from personae.report.warnings import warnings_of
 from personae.report.wording import duration, size
@@ -30,15 +30,14 @@ def notices(run: Run) -> list[Note]:
 
 def results(run: Run, found: Verdict) -> Section:
     """Every metric of the final models, place by place, with differences to the baseline where they are paired."""
-    rows = rows_of(run)
+    rows = own_rows_of(run)
     pooled = {model.label for model in found.models if model.role is Role.POOLED}
     places: dict[str, list[str]] = {}
     for column in columns_of(rows):
         places.setdefault(heading(column)[0], []).append(column)
-    tables = [
-        (_clients if place == "clients" else _one_place)(place, rows, names, pooled) for place, names in places.items()
-    ]
-    tables += _differences(run, found)
+    of_clients = places.pop("clients", [])
+    tables = [_one_place(place, rows, names, pooled) for place, names in places.items()]
+    tables += [*_clients(rows, of_clients, pooled), *_differences(run, found)]
     lead = "Every figure of the final models, and differences with their intervals."
     return Section("results", "Results by benchmark", lead, tables=tables)
 
@@ -62,24 +61,43 @@ def _best(values: Sequence[Sequence[float | None]]) -> frozenset[tuple[int, int]
     return frozenset(found)
 
 
-def _clients(place: str, rows: Sequence[Row], columns: Sequence[str], pooled: Set[str]) -> Table:
+def _clients(rows: Sequence[Row], columns: Sequence[str], pooled: Set[str]) -> list[Table]:
+    """One table for the clients' own test images, and one for each benchmark that personal models were tried on."""
+    places: dict[str, list[str]] = {}
+    for metric in dict.fromkeys(column.removeprefix(CLIENTS).partition("/")[2] for column in columns):
+        places.setdefault(heading(metric)[0], []).append(metric)
+    return [_over_clients(place, rows, metrics, pooled) for place, metrics in places.items()]
+
+
+def _over_clients(place: str, rows: Sequence[Row], metrics: Sequence[str], pooled: Set[str]) -> Table:
     """A line for the global model and one for the personal ones, so that they stand below each other."""
-    metrics = list(dict.fromkeys(column.removeprefix(CLIENTS).partition("/")[2] for column in columns))
     lines = [
-        (f"{row.label}, {model}", [f"{CLIENTS}{model}/{metric}" for metric in metrics], row.metrics)
+        (row, kind, [f"{CLIENTS}{kind}/{metric}" for metric in metrics])
         for row in rows
-        for model in ("global", "personal")
-        if any(f"{CLIENTS}{model}/{metric}" in row.metrics for metric in metrics)
+        for kind in _kinds(row)
+        if any(f"{CLIENTS}{kind}/{metric}" in row.metrics for metric in metrics)
     ]
-    body = [[label, *(cell(known, name) for name in names)] for label, names, known in lines]
-    caption = (
-        f"{place}: final models, in percent. Mean ± standard deviation over the clients, each on its own test images."
-    )
+    body = [
+        [row.label if len(_kinds(row)) == 1 else f"{row.label}, {kind}", *(cell(row.metrics, name) for name in names)]
+        for row, kind, names in lines
+    ]
+    tested = f"the clients' models on {place}" if place else "the clients, each on its own test images"
+    caption = f"Final models, in percent. Mean ± standard deviation over {tested}."
     if any(among_everybody(metric) for metric in metrics):
         caption += " 1:1 and 1:N are among the test images of everybody."
-    shared = {f"{label}, global" for label in pooled}
-    best = _best([[None if label in shared else known.get(name) for name in names] for label, names, known in lines])
-    return Table([place, *(heading(metric)[1] for metric in metrics)], body, caption, best=best)
+    competing = [
+        [None if row.label in pooled and kind == "global" else row.metrics.get(name) for name in names]
+        for row, kind, names in lines
+    ]
+    title = f"clients, {place}" if place else "clients, own people"
+    return Table([title, *(heading(metric)[1] for metric in metrics)], body, caption, best=_best(competing))
+
+
+def _kinds(row: Row) -> list[str]:
+    """Which models the clients have: the shared one, one of their own, or both."""
+    return [
+        kind for kind in ("global", "personal") if any(name.startswith(f"{CLIENTS}{kind}/") for name in row.metrics)
+    ]
 
 
 def _differences(run: Run, found: Verdict) -> list[Table]:
@@ -206,7 +224,9 @@ def faces(run: Run) -> Section:
     """Where the faces come from; the report itself shows none."""
     given = run.config.get("data")
     sources = {name: each for name, each in given.items() if isinstance(each, dict)} if isinstance(given, dict) else {}
-    keys = list(dict.fromkeys(key for each in sources.values() for key, value in each.items() if value is not None))
+    keys = list(
+        dict.fromkeys(key for each in sources.values() for key, value in each.items() if value not in (None, False))
+    )
     rows = [[name, *(_plain(each.get(key)) for key in keys)] for name, each in sources.items()]
     clients = {client for record in run.records.values() for client in record.last_clients}
     notes = (

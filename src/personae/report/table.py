@@ -39,6 +39,18 @@ def rows_of(run: Run) -> list[Row]:
     return [Row(START, start), *rows] if start else rows
 
 
+def own_rows_of(run: Run) -> list[Row]:
+    """The same without what a stage has from the one before: where it has no shared model, only personal figures."""
+    inherited = {stage.label for stage in run.stages if not run.has_shared_model(stage)}
+    return [
+        Row(label, _personal(metrics)) if label in inherited else Row(label, metrics) for label, metrics in rows_of(run)
+    ]
+
+
+def _personal(metrics: Metrics) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith(f"{CLIENTS}personal/")}
+
+
 def start_metrics(run: Run) -> dict[str, float]:
     """Of the given weights or the random ones that the first stage begins with, and every other that follows none."""
     record = run.records[run.stages[0].name] if run.stages else Record()

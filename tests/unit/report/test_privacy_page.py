@@ -47,6 +47,7 @@ def test_what_was_not_measured_is_said(run):
     assert {row[1]: row[4] for row in attack_rows(read_run(run))} == dict.fromkeys(PRIVACY_ATTACKS, "not measured")
     page = write_report(run).read_text()
     assert "Attacks: not measured." in page
+    assert "hidden-rows" not in page  # one line says it, not a row for each attack and stage
     assert "Differential privacy: " in page
 
 

@@ -14,7 +14,9 @@ from personae.report.figures import legend, operating_points, per_client, progre
 from personae.report.html import write_report
 from personae.report.plots import Key, Line, client_bars, curves, thin
 from personae.report.records import read_run
+from personae.report.sections import results
 from personae.report.table import comparison
+from personae.report.verdict import verdict
 
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ 人'
 
@@ -84,6 +86,13 @@ def test_a_stage_without_a_shared_model_is_drawn_as_personal_models_alone(tmp_pa
     metrics = {figure.metric for figure in (*progress(run).figures, *per_client(run).figures)}
     assert "accuracy" in metrics
     assert not [metric for metric in metrics if "_std" in metric]
+    titles = [figure.title.partition(":")[0] for figure in per_client(run).figures]
+    assert set(titles) == {"own people", "heldout"}  # two figures of one metric say on whom
+    tables = {table.head[0]: table for table in results(run, verdict(run)).tables}
+    assert [row[0] for row in tables["heldout"].rows] == ["start", "pre-trained", "central"]
+    assert [row[0] for row in tables["clients, own people"].rows] == ["personal"]
+    assert tables["clients, heldout"].head == ["clients, heldout", "accuracy"]
+    assert tables["clients, heldout"].rows == [["personal", "70.00 ± 0.00"]]
 
 
 def test_there_is_no_chart_of_personal_models_that_do_not_exist(tmp_path):
