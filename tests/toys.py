@@ -58,7 +58,8 @@ def random_faces(seed: int, classes: int, images: int, side: int = SIDE) -> Face
     people = torch.randint(0, 206, (classes, 1, side, side, 3), generator=source)
     noise = torch.randint(0, 50, (classes, images, side, side, 3), generator=source)
     pixels = (people + noise).to(torch.uint8).reshape(-1, side, side, 3)
-    return Faces(pixels, torch.arange(classes).repeat_interleave(images), classes)
+    names = tuple(f"person-{seed}-{number}" for number in range(classes))
+    return Faces(pixels, torch.arange(classes).repeat_interleave(images), classes, names)
 
 
 PUBLIC = random_faces(1, 4, 4)
@@ -76,7 +77,7 @@ class Crowd:
         faces = random_faces(100 + index, 2 + index, 6)
         order = torch.randperm(len(faces), generator=torch.Generator().manual_seed(index))
         parts = order[: len(faces) // 2], order[len(faces) // 2 : -3], order[-3:]
-        train, val, test = (Faces(faces.pixels[part], faces.labels[part], faces.classes) for part in parts)
+        train, val, test = (replace(faces, pixels=faces.pixels[part], labels=faces.labels[part]) for part in parts)
         return ClientFaces(train, val, test)
 
 

@@ -24,6 +24,7 @@ from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
 from personae.layers import LAYERS, Canaries, Carry, Centres, Clip, LocalNoise, Noise, SecretSum
+from personae.layers.people import People
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
@@ -49,6 +50,9 @@ STACKS: dict[str, tuple[Layer, ...]] = {
     "local-noise": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"),),
     "centres": (Centres(clusters=2, multiplier=0.01, randomness="seed"),),
     "local-noise-then-sum": (LocalNoise(norm=0.05, multiplier=0.5, randomness="seed"), SecretSum()),
+    "noise-for-people": (
+        Noise(norm=0.05, multiplier=0.5, people=People(expected=2, share=0.7, beside=3), randomness="seed"),
+    ),
     "canaries": (Canaries(count=2, norm=0.05),),
 }
 RULES: dict[str, Aggregation] = {
@@ -77,6 +81,7 @@ REFUSED = {  # by stack: the algorithms that it cannot go around
     "local-noise": NO_MODEL | BESIDES,
     "centres": set(FEDERATED) - TEMPLATES | {"oracle"},
     "local-noise-then-sum": NO_MODEL | BESIDES,
+    "noise-for-people": set(FEDERATED) - {"fedpe", "hf_maml"},
     "canaries": NO_MODEL | TEMPLATES,
 }
 Combination = tuple[str, str, str]

@@ -113,6 +113,7 @@ class PrivacySpent(Event):
     covers: tuple[str, ...]  # kinds of payload
     complete: bool
     secret: bool  # False: the noise is of the experiment's seed, for a simulation
+    noises: int = 0  # of how many clients, at least, the noise is in every sum that is seen; 0: no sums are spoken of
     accountant: Literal["pld", "rdp"]
 
 

@@ -83,6 +83,11 @@ class Layer:
         return False
 
     @property
+    def needs_public(self) -> bool:
+        """Whether clients cannot do without public faces because of the layer."""
+        return False
+
+    @property
     def mechanism(self) -> Mechanism | None:
         """The noise by which it hides a client in every round, where it does: an accountant asks for it."""
         return None
@@ -149,6 +154,12 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
 
     def _check_hiding(self) -> None:
         inner, refused = self.inner, f"layer {self.layer.name} hides single updates from the server"
+        for layer in layers_of(inner):
+            if layer.mechanism and layer.mechanism.against == "readers":
+                raise ValueError(
+                    f"{refused}, and layer {layer.name} bounds each of them there and noises their sum; take "
+                    "local-noise in its place, with which clients do both"
+                )
         if inner.aggregates != "vectors":
             how = {"mean": "weighs them by more than their samples", "nothing": "aggregates nothing"}[inner.aggregates]
             raise ValueError(f"{refused}, and {described(inner)} {how}")
@@ -192,7 +203,7 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
 
     @property
     def needs_public(self) -> bool:
-        return self.inner.needs_public
+        return self.layer.needs_public or self.inner.needs_public
 
     @property
     def personalizes(self) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["client", "class embedding"]
+Unit = Literal["client", "person", "class embedding"]
 Observer = Literal["readers", "server"]
 
 
@@ -16,6 +16,9 @@ class Mechanism:
     against: Observer  # readers get the models that the server makes; the server gets what a client sends, too
     covers: tuple[str, ...]  # the fields of a client's message that are noised
     secret: bool  # False: whoever knows the seed of the experiment can take the noise away again
+    share: float = 1.0  # the probability with which a client draws each of its units for a round, and tells nobody
+    pooling: int | None = None
+    """Where every client adds noise of its own and a sum has that of all: how many clients may tell theirs."""
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,34 @@ class Joined:
         images = own.new_empty(len(positions), *(own if len(own) else theirs).shape[1:])
         images[of_first], images[~of_first] = own, theirs
         return images
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Some samples of a set, under a coding of the classes that are among them."""
+
+    whole: Samples
+    positions: Tensor  # int64: in the whole set
+
+    @cached_property
+    def _coding(self) -> tuple[Tensor, Tensor]:
+        there, labels = torch.unique(self.whole.labels[self.positions], return_inverse=True)
+        return there, labels
+
+    @property
+    def labels(self) -> Tensor:
+        return self._coding[1]
+
+    @property
+    def classes(self) -> int:
+        return len(self._coding[0])
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return tuple(self.whole.identities[label] for label in self._coding[0].tolist())
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def images(self, positions: Tensor) -> Tensor:
+        return self.whole.images(self.positions.to(positions.device)[positions])

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal, get_args
 
 from personae.core.aggregation import Aggregation, Mean
@@ -104,6 +105,10 @@ class Stage(StageOptions):
                     f"stage {self.name}: layer {layer.name} takes at least {layer.least} clients, and {fewest} of "
                     f"{eligible} are asked in a round; ask more"
                 )
+
+    def needed(self, asked: int) -> int:
+        """How many of those who are asked must return an acceptable update."""
+        return max(1, ceil(self.quorum * asked - 1e-9))  # 0.28 x 25 is a little more than 7 in floating point
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -111,12 +111,16 @@ def engine_of(
 
 def accountant_of(experiment: Experiment, federation: Federation, *, cohorts_known: bool = False) -> Accountant:
     """Who keeps the accounts of privacy, with the clients that train in each stage."""
-    holdings = federation.holdings
+    holdings, missing = federation.holdings, absent(experiment.forgotten)
     trainers = [name for name in holdings.clients if name not in holdings.newcomers]
-    eligible = {
-        stage.name: sum(stage.takes(name == federation.source) for name in trainers) for stage in federation.recipe
-    }
-    return Accountant(federation.recipe, eligible, experiment.budget, cohorts_known)
+
+    def counted(names: Sequence[str]) -> dict[str, int]:
+        return {
+            stage.name: sum(stage.takes(name == federation.source) for name in names) for stage in federation.recipe
+        }
+
+    never_asked = counted([name for name in trainers if name in missing])
+    return Accountant(federation.recipe, counted(trainers), experiment.budget, cohorts_known, never_asked)
 
 
 def rendered_proof(experiment: Experiment, cache: Path | None) -> Samples | None:

@@ -21,6 +21,11 @@ def require_model_alone(layer: str, algorithm: AnyAlgorithm) -> None:
     for other in layers_of(algorithm):
         if other.mechanism:
             raise ValueError(f"layer {other.name} adds noise already; layer {layer} would not be accounted for")
+        if other.hides_single_updates:
+            raise ValueError(
+                f"layer {layer} bounds single updates, which layer {other.name} hides; put local-noise before "
+                f"{other.name}, so that clients add noise to what is hidden"
+            )
     kinds = algorithm.types.up.kinds()
     for name, kind in kinds.items():
         if kind in STANDING or name == "model" or name in algorithm.withheld:
@@ -40,6 +45,11 @@ def without_figures(inner: Types) -> type[Message]:
 
 def figures_of(inner: Types) -> list[str]:
     return [name for name, kind in inner.up.kinds().items() if kind in STANDING]
+
+
+def model_alone(around: Layered, model: NetworkVector) -> Message:
+    """What leaves, if it is this model."""
+    return around.types.up(**{**dict.fromkeys(around.types.up.hints()), "model": model})
 
 
 def counted_alike(around: Layered, up: Message, **others: Payload) -> Message:

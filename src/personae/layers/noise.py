@@ -1,4 +1,4 @@
-"""Differential privacy for each client, with a server that is trusted: bounded updates, and noise on their sum.
+"""Differential privacy for each client or person, with a server that is trusted: bounded updates, noise on their sum.
 
 client: y_i <- x + min(1, C / ||y_i - x||) (y_i - x), of the entries that it sends; no losses and no counts
 server: x <- x + 1/m (sum_i (y_i - x) + z C xi), xi Gaussian (McMahan, Ramage, Talwar and Zhang)
@@ -9,6 +9,9 @@ than C. With a `quantile` the bound follows the lengths of updates (Andrew, Thak
 client: b_i = whether its update was within C
 server: C <- C exp(-rate (1/m (sum_i (b_i - 1/2) + s xi) + 1/2 - quantile)), with s = m / 20
         z in the sum of updates is (z^-2 - (2 s)^-2)^(-1/2), so that both together cost what z alone does
+
+With `people` the bound is on what each person of a client contributes (layers/people.py), and the noise is as strong as
+it takes to hide a person. The server cannot see whether a client keeps to such a bound.
 """
 
 import math
@@ -29,11 +32,13 @@ from personae.core.payload import Arrays, Expectation, Payload, Scalar, Scalars
 from personae.errors import ConfigError
 from personae.layers.bounding import (
     counted_alike,
+    model_alone,
     require_model_alone,
     shortened,
     with_sane_variances,
     without_figures,
 )
+from personae.layers.people import Keyed, People
 from personae.parts.secret_noise import Randomness, gaussian, new_key
 
 BOUND = "bound"
@@ -75,9 +80,11 @@ class Known(ServerState):
 class Noise(Layer):
     """Every client is hidden in a noised sum of updates no longer than `norm`. The server is trusted with them.
 
-    What is hidden is whether a client took part at all, from whoever gets the models of the rounds. The statistics of
-    BatchNorm are part of an update, unless a layer `carry` keeps them with the client. Clients send neither losses nor
-    counts of samples, and all weigh the same. The figures of evaluations are not covered.
+    What is hidden is whether a client took part at all, from whoever gets the models of the rounds. With `people` it is
+    whether a person was among those of a client: each is trained for itself, and `norm` bounds what each adds.
+
+    The statistics of BatchNorm are part of an update, unless a layer `carry` keeps them with the client. Clients send
+    neither losses nor counts of samples, and all weigh the same. The figures of evaluations are not covered.
     """
 
     name: ClassVar[str] = "noise"
@@ -87,6 +94,7 @@ class Noise(Layer):
     multiplier: float  # z: the standard deviation of the noise on the sum of updates, over the bound
     quantile: float | None = None  # if given, the bound follows the length that this share of updates keeps to
     rate: float = 0.2  # how fast it does
+    people: People | None = None  # if given, each person of a client is hidden, such as { expected = 4 }
     randomness: Randomness = "secret"  # seed: the noise can be had again, and subtracted, by whoever knows the seed
 
     def __post_init__(self) -> None:
@@ -96,26 +104,36 @@ class Noise(Layer):
             raise ValueError(f"quantile is {self.quantile}, it must be in (0, 1)")
         if not 0 < self.rate < math.inf:
             raise ValueError(f"rate is {self.rate}, it must be positive")
+        if self.people is not None and self.quantile is not None:
+            raise ValueError("a bound on people cannot follow a quantile: a client's bit speaks of all its people")
+
+    @property
+    def needs_public(self) -> bool:
+        return self.people is not None
 
     @property
     def mechanism(self) -> Mechanism:
         covers = ("model",) if self.quantile is None else ("model", "within")
         return Mechanism(
             multiplier=self.multiplier,
-            unit="client",
+            unit="person" if self.people else "client",
             against="readers",
             covers=covers,
             secret=self.randomness == "secret",
+            share=self.people.share if self.people else 1.0,
         )
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         require_model_alone(self.name, algorithm)
+        if self.people:
+            self.people.check(self.name, algorithm)
 
     def types(self, inner: Types) -> Types:
         adaptive = self.quantile is not None
         return replace(
             inner,
             state=extended(inner.state, Known),
+            private=Keyed if self.people else inner.private,
             down=extended(inner.down, **({BOUND: Scalars} if adaptive else {})),
             up=extended(without_figures(inner), **({"within": Within} if adaptive else {})),
         )
@@ -137,6 +155,10 @@ class Noise(Layer):
     def local(
         self, around: Layered, down: Broadcast, private: LocalState | None, client: Client
     ) -> tuple[Message, LocalState]:
+        if self.people:
+            key = private.noise_key if isinstance(private, Keyed) else new_key(self.randomness, client.generator)
+            sent = self.people.model(around, down, client, key, self.norm)
+            return model_alone(around, sent), Keyed(noise_key=key)
         up, kept = around.inner.local(down, private, client)
         model = up.model
         begin = down.model.entries(model.layout).to(model.flat.device)
@@ -155,8 +177,8 @@ class Noise(Layer):
         kind = around.inner.types.up.kinds()["model"]
         layout = state.model.layout
         noised = NoisedSum(
-            bound=state.bound,
-            deviation=self._multiplier(server.cohort) * state.bound,
+            bound=math.inf if self.people else state.bound,
+            deviation=self._multiplier(server.cohort) * state.bound / (self.people.expected if self.people else 1),
             cohort=server.cohort,
             key=state.noise_key,
             round=server.round,

@@ -2,10 +2,11 @@
 
 import hashlib
 import os
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Randomness = Literal["secret", "seed"]
@@ -29,9 +30,18 @@ def gaussian(key: Tensor, purpose: str, size: int) -> Tensor:
     return torch.cat([_block(key, f"{purpose}/{begin}", min(BLOCK, size - begin)) for begin in range(0, size, BLOCK)])
 
 
+def chance(key: Tensor, purpose: str) -> float:
+    """A uniform number in (0, 1], likewise."""
+    return float(_uniform(key, purpose, 1)[0])
+
+
+def _uniform(key: Tensor, purpose: str, size: int) -> NDArray[np.floating[Any]]:
+    stream = hashlib.shake_256(key.cpu().numpy().tobytes() + purpose.encode()).digest(8 * size)
+    return ((np.frombuffer(stream, dtype="<u8") >> 11) + 1) * 2.0**-53
+
+
 def _block(key: Tensor, purpose: str, size: int) -> Tensor:
     half = (size + 1) // 2
-    stream = hashlib.shake_256(key.cpu().numpy().tobytes() + purpose.encode()).digest(16 * half)
-    uniform = ((np.frombuffer(stream, dtype="<u8") >> 11) + 1) * 2.0**-53  # in (0, 1]
+    uniform = _uniform(key, purpose, 2 * half)
     length, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     return torch.from_numpy(np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size])

@@ -14,25 +14,33 @@ nothing in the other. With C the bound of an update and z C the standard deviati
 
 Sampling helps against those who do not know who took part. It is not counted where `cohorts_known`, nor for noise that
 a client adds against the server. There a client pays for every round in which it may be asked.
+
+For people of a client, neighbours differ by one person. That its client was drawn shows by the others there, so these
+draws are not counted. What counts is that a client draws each of its people for itself, and tells nobody: Poisson
+sampling again.
+
+Noise that clients add themselves is seen in two ways. The server sees that of one client on its update. Whoever gets
+models, or sums as the server does where a layer hides single updates, sees the noise of all who answered: at least the
+quorum, less those who may tell theirs.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any, ClassVar, Literal
 
 from personae.core.events import Event, PrivacySpent
 from personae.core.layer import described
 from personae.core.mechanism import Certain, Draw, Independent, Mechanism, Observer, Together, Unit
 from personae.core.stage import Recipe, Stage
-from personae.errors import ConfigError
+from personae.errors import ConfigError, QuorumLost
 
 Method = Literal["pld", "rdp"]
 STEP = 1e-3  # of the grid of privacy losses: what rounding to it adds is counted, and is far below a percent
-_Cost = tuple[Draw | None, float]  # how a client came into a round, and the multiplier of the noise; None: in any case
+_Cost = tuple[Draw | None, float]  # how a unit came into a round, and the multiplier of the noise; None: in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,7 @@ class Accountant:
     clients: Mapping[str, int]  # by stage: how many may be asked
     budget: Budget = Budget()
     cohorts_known: bool = False  # whether those who get models may know who was asked
+    absent: Mapping[str, int] = field(default_factory=dict)  # by stage: how many of these are never asked
 
     def __post_init__(self) -> None:
         for stage in self.recipe:
@@ -69,12 +78,13 @@ class Accountant:
                     f"budget: stage {stage.name} sends {', '.join(_uncovered(stage))} without noise, which no epsilon "
                     "bounds; put a layer around it that adds noise, or take the budget out"
                 )
-        drawn = {type(draw) for stage in self.recipe if _amplified(stage) for draw in self._draws(stage)}
-        if drawn >= {Independent, Together} and not self.cohorts_known:
-            raise ConfigError(
-                "epsilon cannot be stated: one stage draws each client for itself (poisson), and another a fixed "
-                "number; no accountant has both. Use one of them in all stages with noise"
-            )
+        for sights in self._seen([(stage, stage.rounds) for stage in self.recipe]).values():
+            drawn = {type(draw) for sight, rounds in sights for draw, _ in self._costs(sight, rounds)}
+            if drawn >= {Independent, Together}:
+                raise ConfigError(
+                    "epsilon cannot be stated: one stage draws each client for itself (poisson), and another a fixed "
+                    "number; no accountant has both. Use one of them in all stages with noise"
+                )
         if self.budget.epsilon is not None:
             for stage in self.recipe:
                 if not self.affordable(stage):
@@ -84,7 +94,7 @@ class Accountant:
                     )
 
     def _check(self, stage: Stage) -> None:
-        if _amplified(stage) and None in self._draws(stage):
+        if any(sight.by_draws for sight in _sights(stage)) and None in self._draws(stage):
             raise ConfigError(
                 f"stage {stage.name}: epsilon cannot be stated, since selection {stage.selection.name} may choose by "
                 "what clients hold; take poisson, count, share, growing, passes or all"
@@ -126,66 +136,117 @@ class Accountant:
 
     def spent(self, stage: Stage, round_: int) -> list[PrivacySpent]:
         """What can be said after this round of this stage, by unit and observer; nothing, where no layer adds noise."""
-        done = {each.name: each.rounds for each in self.recipe[: self.recipe.index(stage)]}
-        if self.budget.epsilon is not None:
-            done = {each.name: self.affordable(each) for each in self.recipe if each.name in done}
-        done[stage.name] = round_
-        begun = [each for each in self.recipe if each.name in done]
-        found: dict[tuple[Unit, Observer], list[Stage]] = {}
-        for each in begun:
-            if mechanism := _mechanism(each):
-                found.setdefault((mechanism.unit, mechanism.against), []).append(each)
-        return [
-            self._stated(stage, round_, [(each, done[each.name]) for each in stages], begun, unit, against)
-            for (unit, against), stages in found.items()
-        ]
+        before = self.recipe[: self.recipe.index(stage)]
+        limited = self.budget.epsilon is not None
+        done = [(each, self.affordable(each) if limited else each.rounds) for each in before]
+        done.append((stage, round_))
+        return [self._stated(stage, round_, sights, [each for each, _ in done]) for sights in self._seen(done).values()]
+
+    def require(self, stage: Stage, round_: int, asked: int) -> None:
+        """That a round of so many clients has as much noise in its sum as was counted on when the run began."""
+        for sight in _sights(stage):
+            if sight.summed and (there := self._noises(stage, asked)) < (counted := self._fewest(stage, round_)):
+                raise QuorumLost(
+                    f"stage {stage.name}, round {round_}: epsilon counts on the noise of at least {counted} clients, "
+                    f"and with {asked} who are asked it may be that of {there}; let clients in again, or begin a new "
+                    "run with those that are left"
+                )
+
+    def _seen(self, done: Sequence[tuple[Stage, int]]) -> dict[tuple[Unit, Observer], list[tuple["_Sight", int]]]:
+        """What is seen of noise in these stages and their rounds, by what it hides and from whom."""
+        found: dict[tuple[Unit, Observer], list[tuple[_Sight, int]]] = {}
+        for stage, rounds in done:
+            for sight in _sights(stage):
+                found.setdefault((sight.mechanism.unit, sight.against), []).append((sight, rounds))
+        return found
 
     def _stated(
-        self,
-        stage: Stage,
-        round_: int,
-        rounds: Sequence[tuple[Stage, int]],
-        begun: Sequence[Stage],
-        unit: Unit,
-        against: Observer,
+        self, stage: Stage, round_: int, sights: Sequence[tuple["_Sight", int]], begun: Sequence[Stage]
     ) -> PrivacySpent:
         costs: Counter[_Cost] = Counter()
         kinds: set[str] = set()
-        for each, done in rounds:
-            costs.update(self._costs(each, done))
-            kinds |= {kind.__name__ for name, kind in each.algorithm.types.up.kinds().items() if name in _covered(each)}
+        noises: set[int] = set()
+        for sight, done in sights:
+            costs.update(self._costs(sight, done))
+            sent = sight.stage.algorithm.types.up.kinds()
+            kinds |= {sent[name].__name__ for name in sight.mechanism.covers}
+            noises |= {self._fewest(sight.stage, each) for each in range(1, done + 1) if sight.summed}
         fixed = any(isinstance(draw, Together) for draw, _ in costs)
         method: Method = "rdp" if fixed else self.budget.accountant
         epsilon = _epsilon(frozenset(costs.items()), self.budget.delta, method, fixed)
         if not isfinite(epsilon):
             raise ConfigError(f"stage {stage.name}: no finite epsilon follows from so little noise; raise multiplier")
-        own = {each.name for each, _ in rounds}
+        own, (first, _) = {sight.stage.name for sight, _ in sights}, sights[0]
         return PrivacySpent(
             stage=stage.name,
             round=round_,
             epsilon=epsilon,
             delta=self.budget.delta,
-            unit=unit,
-            against=against,
+            unit=first.mechanism.unit,
+            against=first.against,
             covers=tuple(sorted(kinds)),
             complete=not any(_uncovered(each) or (_sends(each) and each.name not in own) for each in begun),
-            secret=all(noise.secret for each, _ in rounds if (noise := _mechanism(each))),
+            secret=all(sight.mechanism.secret for sight, _ in sights),
+            noises=min(noises, default=0),
             accountant=method,
         )
 
-    def _costs(self, stage: Stage, rounds: int) -> Iterable[_Cost]:
-        """One entry for every time that a client may have to pay."""
+    def _costs(self, sight: "_Sight", rounds: int) -> list[_Cost]:
+        """One entry for every time that a unit may have to pay."""
+        mechanism, draws = sight.mechanism, self._draws(sight.stage)[:rounds]
+        if sight.by_draws and not self.cohorts_known:
+            drawn: list[_Cost] = [
+                (draw, mechanism.multiplier) for draw in draws if draw and not isinstance(draw, Certain)
+            ]
+            turns = {draw.turn for draw in draws if isinstance(draw, Certain)}
+            return [*drawn, *[(None, mechanism.multiplier)] * len(turns)]
+        times: dict[int, float] = {}  # whoever is asked once in a turn pays once, in the round with the least noise
+        for number, draw in enumerate(draws, start=1):
+            turn = draw.turn if isinstance(draw, Certain) else -number
+            noise = mechanism.multiplier * (sqrt(self._fewest(sight.stage, number)) if sight.summed else 1)
+            times[turn] = min(noise, times.get(turn, noise))
+        own = Independent(mechanism.share) if mechanism.share < 1 else None
+        return [(own, noise) for noise in times.values()]
+
+    def _fewest(self, stage: Stage, round_: int) -> int:
+        """How many clients hide each other by their noise in the sum of a round, whoever of them answers."""
+        eligible = self.clients[stage.name]
+        asked = stage.selection.count(eligible, round_, stage.rounds) - self.absent.get(stage.name, 0)
+        fixed = isinstance(stage.selection.draw(eligible, round_, stage.rounds), Certain | Together)
+        return self._noises(stage, asked if fixed else 0)
+
+    def _noises(self, stage: Stage, asked: int) -> int:
         mechanism = _mechanism(stage)
         assert mechanism is not None
-        if mechanism.against == "server":
-            return [(None, mechanism.multiplier)] * rounds
-        draws = [draw for draw in self._draws(stage)[:rounds] if draw is not None]
-        if self.cohorts_known:
-            turns = {draw.turn if isinstance(draw, Certain) else number for number, draw in enumerate(draws)}
-            return [(None, mechanism.multiplier)] * len(turns)
-        certain = {draw.turn for draw in draws if isinstance(draw, Certain)}
-        sampled = [(draw, mechanism.multiplier) for draw in draws if not isinstance(draw, Certain)]
-        return [*sampled, *[(None, mechanism.multiplier)] * len(certain)]
+        assert mechanism.pooling is not None
+        least = max(layer.least for layer in stage.layers)
+        return max(1, max(stage.needed(asked), least) - mechanism.pooling)
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """The noise of a stage as somebody sees it."""
+
+    stage: Stage
+    mechanism: Mechanism
+    against: Observer
+    summed: bool = False  # in a sum, which has the noise of all clients in it
+
+    @property
+    def by_draws(self) -> bool:
+        """Whether it helps that nobody knows who was asked."""
+        return self.against == "readers" and self.mechanism.unit == "client" and not self.summed
+
+
+def _sights(stage: Stage) -> list[_Sight]:
+    mechanism = _mechanism(stage)
+    if mechanism is None:
+        return []
+    if mechanism.pooling is None:
+        return [_Sight(stage, mechanism, mechanism.against)]
+    if any(layer.hides_single_updates for layer in stage.layers):
+        return [_Sight(stage, mechanism, "server", summed=True)]
+    return [_Sight(stage, mechanism, "server"), _Sight(stage, mechanism, "readers", summed=True)]
 
 
 def spent(events: Iterable[Event]) -> list[PrivacySpent]:
@@ -200,9 +261,13 @@ def spent(events: Iterable[Event]) -> list[PrivacySpent]:
 def in_words(spent: PrivacySpent) -> str:
     """One sentence for people."""
     from_whom = {
-        "readers": "from whoever gets the models, as long as the server is trusted and nobody knows who took part",
+        "readers": "from whoever gets the models, as long as the server is trusted",
         "server": "from the server, too",
     }[spent.against]
+    if spent.noises:
+        from_whom += f", as long as {spent.noises} clients of every sum keep their own noise to themselves"
+    elif spent.against == "readers" and spent.unit == "client":
+        from_whom += " and nobody knows who took part"
     sentence = f"epsilon {spent.epsilon:.3g} at delta {spent.delta:g} for each {spent.unit}, {from_whom}"
     if not spent.complete:
         sentence += f"; of {', '.join(spent.covers)} alone, for the rest that leaves: none"
@@ -212,11 +277,6 @@ def in_words(spent: PrivacySpent) -> str:
 def _mechanism(stage: Stage) -> Mechanism | None:
     """The noise of a stage: layers see to it that there is no more than one."""
     return next((each for layer in stage.layers if (each := layer.mechanism)), None)
-
-
-def _amplified(stage: Stage) -> bool:
-    mechanism = _mechanism(stage)
-    return mechanism is not None and mechanism.against == "readers"
 
 
 def _covered(stage: Stage) -> tuple[str, ...]:

@@ -86,6 +86,9 @@ class Accountant(Protocol):
     def remark(self, stage: Stage) -> str | None:
         """Why the stage ends before its time, if it does."""
 
+    def require(self, stage: Stage, round_: int, asked: int) -> None:
+        """That a round of so many clients has the noise that was counted on."""
+
     def spent(self, stage: Stage, round_: int) -> Sequence[PrivacySpent]:
         """What can be said after this round."""
 
@@ -242,6 +245,8 @@ class _Walk:
             drawn = self._participants(stage, state, round_)
             participants = [client for client in drawn if client.name not in self.engine.absent]
             advance(len(drawn) - len(participants))
+            if self.engine.accountant:
+                self.engine.accountant.require(stage, round_, len(participants))
         if participants or stage.judges_alone:  # noise must not tell that nobody was drawn
             exchange = Exchange(self.engine.transport, TRAIN, stage, round_, self.engine.coding)
             outcome = federated_round(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def _require_quorum(
     failures: Mapping[str, Failure],
     rejected: Mapping[str, str],
 ) -> None:
-    needed = max(1, ceil(stage.quorum * asked - 1e-9))  # 0.28 x 25 is a little more than 7 in floating point
+    needed = stage.needed(asked)
     if accepted >= needed or not asked:  # a stage that hides its clients goes on without any
         return
     reasons = [f"{name}: {failure}" for name, failure in sorted(failures.items())]

@@ -13,7 +13,7 @@ from personae.core.algorithm import AnyAlgorithm, ClientInfo, Reply, Server
 from personae.core.layer import Layer, Layered, layered
 from personae.core.payload import ModelState, ModelWithoutBatchNorm
 from personae.errors import ConfigError
-from personae.layers import Carry, LocalNoise, Noise
+from personae.layers import Carry, LocalNoise, Noise, SecretSum
 from personae.layers.noise import Within
 from personae.parts.secret_noise import gaussian, new_key
 from personae.runtime.inprocess import SameProcess
@@ -245,6 +245,15 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"send none"):
             layered(ALGORITHMS["cluster"](), layer)
 
+    def test_secret_sums_around_it_and_inside(self, layer: Layer) -> None:
+        if isinstance(layer, Noise):
+            with pytest.raises(ValueError, match="noises their sum; take local-noise in its place"):
+                layered(FedPE(), layer, SecretSum())
+        else:
+            layered(FedPE(), layer, SecretSum())
+        with pytest.raises(ValueError, match="put local-noise before secret-sum"):
+            layered(FedPE(), SecretSum(), layer)
+
     def test_noise_twice(self, layer: Layer) -> None:
         other = LocalNoise(norm=1.0, multiplier=1.0) if isinstance(layer, Noise) else Noise(norm=1.0, multiplier=1.0)
         with pytest.raises(ValueError, match="adds noise already"):
@@ -271,6 +280,7 @@ def test_robust_rules_are_refused_at_a_server_that_adds_noise() -> None:
         (Noise, {"norm": 1.0, "multiplier": 1.0, "quantile": 0.5, "rate": 0.0}),
         (LocalNoise, {"norm": math.inf, "multiplier": 1.0}),
         (LocalNoise, {"norm": 1.0, "multiplier": math.inf}),
+        (LocalNoise, {"norm": 1.0, "multiplier": 1.0, "pooling": 0}),
     ],
 )
 def test_impossible_settings_are_refused(kind: Any, options: Any) -> None:

@@ -2,6 +2,7 @@
 
 import builtins
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from personae.algorithms import Adapt, Central, Cluster, FedGC, FedPE, Pretrain
 from personae.core.events import PrivacySpent, TrainingRound
 from personae.core.layer import layered
 from personae.core.selection import Everybody, Selection
-from personae.errors import ConfigError
-from personae.layers import Clip, LocalNoise, Noise
+from personae.errors import ConfigError, QuorumLost
+from personae.layers import Clip, LocalNoise, Noise, SecretSum
+from personae.layers.people import People
 from personae.privacy import accountant
 from personae.privacy.accountant import Accountant, Budget, in_words, spent
 from personae.selection import BySamples, FixedCount, Growing, HighestLoss, Passes, Poisson, Share
@@ -148,13 +150,119 @@ def test_a_draw_of_everybody_is_no_draw() -> None:
     )
 
 
+def stated(stage: Any, clients: int = 100, **more: Any) -> dict[str, PrivacySpent]:
+    """By observer."""
+    found = Accountant((stage,), {stage.name: clients}, Budget(delta=DELTA), **more).spent(stage, stage.rounds)
+    return {each.against: each for each in found}
+
+
 def test_noise_of_a_client_is_for_any_two_sets_of_faces_and_every_round() -> None:
     layer = LocalNoise(norm=1.0, multiplier=20.0)
     for selection in (Everybody(), Poisson(rate=0.1), FixedCount(clients=3)):
-        stage = stage_of(layered(FedPE(), layer), rounds=9, selection=selection)
-        (found,) = Accountant((stage,), {stage.name: 100}, Budget(delta=DELTA)).spent(stage, 9)
-        assert found.against == "server"
-        assert found.epsilon == pytest.approx(analytic(10.0 / 3), rel=1e-3)
+        found = stated(stage_of(layered(FedPE(), layer), rounds=9, selection=selection))
+        assert found["server"].epsilon == pytest.approx(analytic(10.0 / 3), rel=1e-3)
+        assert found["server"].noises == 0
+    passes = stage_of(layered(FedPE(), layer), rounds=8, selection=Passes(clients=25))
+    assert stated(passes)["server"].epsilon == pytest.approx(analytic(10.0 / math.sqrt(2)), rel=1e-3)
+
+
+def test_a_sum_has_the_noise_of_all_who_must_answer_but_one() -> None:
+    """Of a hundred clients the quorum is 80, and one of these may tell its noise: that of 79 is left."""
+    layer = LocalNoise(norm=1.0, multiplier=3.0)
+    stage = stage_of(layered(FedPE(), layer), rounds=9, quorum=0.8)
+    found = stated(stage)["readers"]
+    assert found.noises == 79
+    assert found.epsilon == pytest.approx(analytic(3.0 / 2 * math.sqrt(79) / 3), rel=1e-3)
+    assert "as long as the server is trusted, as long as 79 clients of every sum keep" in in_words(found)
+    hidden = stated(stage_of(layered(FedPE(), layer, SecretSum()), rounds=9, quorum=0.8))
+    assert list(hidden) == ["server"]
+    assert hidden["server"].epsilon == found.epsilon
+    assert in_words(hidden["server"]).startswith(
+        f"epsilon {found.epsilon:.3g} at delta 1e-05 for each client, from the server, too, as long as 79 clients"
+    )
+    ten = stage_of(layered(FedPE(), LocalNoise(norm=1.0, multiplier=3.0, pooling=10), SecretSum()), quorum=0.8)
+    assert stated(ten)["server"].noises == 70
+
+
+def test_noise_in_a_sum_by_simulation() -> None:
+    """79 independent noises of one client each have the deviation that the accounts say."""
+    noise = np.random.default_rng(1).normal(0, 3.0, (79, 200_000)).sum(0)
+    assert float(noise.std()) / 2 == pytest.approx(3.0 / 2 * math.sqrt(79), rel=0.01)
+
+
+def test_of_a_number_left_to_chance_a_sum_counts_on_the_least() -> None:
+    layer, drawn = LocalNoise(norm=1.0, multiplier=20.0), Poisson(rate=0.5)
+    plain = stated(stage_of(layered(FedPE(), layer), rounds=9, selection=drawn))
+    assert plain["readers"].noises == 1
+    assert plain["readers"].epsilon == plain["server"].epsilon
+    hidden = stated(stage_of(layered(FedPE(), layer, SecretSum(least=5)), rounds=9, selection=drawn))
+    assert hidden["server"].noises == 4
+    assert hidden["server"].epsilon == pytest.approx(analytic(10 * 2 / 3), rel=1e-3)
+
+
+def test_a_round_without_the_noise_that_was_counted_on_is_refused() -> None:
+    stage = stage_of(layered(FedPE(), LocalNoise(norm=1.0, multiplier=3.0), SecretSum()), rounds=9, quorum=0.8)
+    accounts = Accountant((stage,), {stage.name: 10}, Budget(delta=DELTA))
+    accounts.require(stage, 1, 10)
+    with pytest.raises(QuorumLost, match="at least 7 clients, and with 8 who are asked it may be that of 6"):
+        accounts.require(stage, 1, 8)
+    fewer = Accountant((stage,), {stage.name: 10}, Budget(delta=DELTA), absent={stage.name: 2})
+    fewer.require(stage, 1, 8)
+    assert fewer.spent(stage, 9)[0].noises == 6
+    assert fewer.spent(stage, 9)[0].epsilon > accounts.spent(stage, 9)[0].epsilon
+
+
+def for_people(multiplier: float, rounds: int, selection: Selection | None = None, share: float = 1.0) -> Any:
+    return noised(multiplier, rounds, selection, people=People(expected=4, share=share))
+
+
+@pytest.mark.parametrize("selection", [Everybody(), Poisson(rate=0.1), FixedCount(clients=3)])
+def test_people_pay_in_every_round_in_which_their_client_may_be_asked(selection: Selection) -> None:
+    (found,) = stated(for_people(6.0, 9, selection)).values()
+    assert (found.unit, found.against) == ("person", "readers")
+    assert found.epsilon == pytest.approx(analytic(2.0), rel=1e-3)
+    assert "for each person, from whoever gets the models, as long as the server is trusted" in in_words(found)
+    assert "took part" not in in_words(found)
+    (once,) = stated(for_people(6.0, 4, Passes(clients=25))).values()
+    assert once.epsilon == pytest.approx(analytic(6.0), rel=1e-3)
+
+
+def test_a_draw_of_clients_does_not_hide_people_whose_neighbours_show() -> None:
+    """With probability 0.1 a client is drawn, and the others there shift the sum far: who sees it knows of the draw.
+
+    At the epsilon that is stated, the divergence of both runs is below delta. At one that counts the draw, it is not.
+    """
+    rate, sigma, far = 0.1, 1.5, 40.0
+    x = np.linspace(-12, 60, 2_000_001)
+
+    def density(centre: float) -> Any:
+        return np.exp(-((x - centre) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+
+    rest = (1 - rate) * density(0)
+    with_person, without = rest + rate * density(far + 1), rest + rate * density(far)
+
+    def divergence(epsilon: float) -> float:
+        return float(np.trapezoid(np.maximum(with_person - math.exp(epsilon) * without, 0), x))
+
+    (found,) = stated(for_people(sigma, 1, Poisson(rate=rate))).values()
+    assert divergence(found.epsilon) <= DELTA
+    assert divergence(epsilon(noised(sigma, 1, Poisson(rate=rate)))) > 100 * DELTA
+
+
+@pytest.mark.parametrize("cohorts_known", [False, True])
+def test_people_whom_a_client_draws_secretly_pay_less(cohorts_known: bool) -> None:
+    (found,) = stated(for_people(1.0, 1, share=0.1), cohorts_known=cohorts_known).values()
+    assert found.epsilon == pytest.approx(integrated(0.1, 1.0), rel=2e-3)
+    local = stage_of(layered(FedPE(), LocalNoise(norm=1.0, multiplier=1.0, people=People(expected=4, share=0.1))))
+    at_client = stated(replace(local, rounds=1), cohorts_known=cohorts_known)
+    assert at_client["server"].epsilon == found.epsilon
+    assert at_client["readers"].epsilon == pytest.approx(integrated(0.1, math.sqrt(49)), rel=5e-3)
+
+
+def test_draws_of_people_and_of_a_fixed_number_of_clients_are_two_units() -> None:
+    people, clients = for_people(2.0, 2, share=0.5), noised(2.0, 2, FixedCount(clients=3), name="b")
+    found = Accountant((people, clients), {"train": 9, "b": 9}).spent(clients, 2)
+    assert {(each.unit, each.complete) for each in found} == {("person", False), ("client", False)}
 
 
 def test_who_knows_the_cohorts_gains_nothing_from_sampling() -> None:

@@ -146,6 +146,9 @@ class Thrifty:
     def remark(self, stage: Stage) -> str | None:
         return f"{stage.name} ends before its time"
 
+    def require(self, stage: Stage, round_: int, asked: int) -> None:
+        pass
+
     def spent(self, stage: Stage, round_: int) -> tuple[PrivacySpent, ...]:
         said = {"delta": 1e-5, "unit": "client", "against": "readers", "covers": (), "complete": True, "secret": False}
         return (PrivacySpent(stage=stage.name, round=round_, epsilon=2.0, accountant="rdp", **said),)  # type: ignore[arg-type]
