@@ -1,5 +1,6 @@
 """What can go wrong, as one clear line and an exit code that scripts can rely on."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -52,9 +53,15 @@ class OutOfTime(Interrupted):
 
 
 class QuorumLost(PersonaeError):
-    """Too few clients returned an acceptable update."""
+    """Too few clients returned an acceptable update. By client, why an update was rejected, or did not come."""
 
     exit_code = 6
+
+    def __init__(
+        self, line: str, rejected: Mapping[str, str] | None = None, failed: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(line)
+        self.rejected, self.failed = dict(rejected or {}), dict(failed or {})
 
 
 NO_MATCH = 7

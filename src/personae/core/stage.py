@@ -25,6 +25,7 @@ class StageOptions:
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
     quorum: float = 0.5  # share of the asked that must return an acceptable update
+    patience: int = 0  # how many rounds in a row may miss the quorum and change nothing, before the run ends
     evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
     server: ServerStep = field(default_factory=ServerStep)  # how far the server goes towards the merged model
@@ -55,6 +56,11 @@ class Stage(StageOptions):
         self._check_aggregation()
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"stage {self.name}: quorum is {self.quorum}, it must be in (0, 1]")
+        if not 0 <= self.patience < self.rounds:
+            raise ConfigError(
+                f"stage {self.name}: patience is {self.patience}, it must not be negative and must be less than rounds "
+                f"({self.rounds}); otherwise the stage could end without a single update"
+            )
         if self.evaluate_every < 0:
             raise ConfigError(f"stage {self.name}: evaluate_every is {self.evaluate_every}, it must not be negative")
         if not self.algorithm.federated and self.server != ServerStep():

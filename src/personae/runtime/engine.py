@@ -140,6 +140,7 @@ class _Walk:
         self.out: AbstractSet[str] = frozenset()  # of the run, by the operator's word
         self.events: list[Event] = []  # of the round that is going on
         self.looked_at: tuple[Tensor, float] | None = None  # the last model, and how well it tells people apart
+        self.missed = 0  # rounds in a row without a quorum
 
     def run(self) -> None:
         recipe = self.engine.federation.recipe
@@ -200,6 +201,7 @@ class _Walk:
         rounds = range(first, last + 1)
         if not rounds:
             return
+        self.missed = 0
         unit, work = "rounds", len(rounds)
         if stage.algorithm.federated:
             eligible = len(self._eligible(stage))
@@ -249,17 +251,24 @@ class _Walk:
                 self.engine.accountant.require(stage, round_, len(participants))
         if participants or stage.judges_alone:  # noise must not tell that nobody was drawn
             exchange = Exchange(self.engine.transport, TRAIN, stage, round_, self.engine.coding)
-            outcome = federated_round(
-                stage,
-                state,
-                server,
-                participants,
-                exchange,
-                self.engine.firewall,
-                self.engine.scratch,
-                advance,
-                suspected(state, self.clients),
-            )
+            try:
+                outcome = federated_round(
+                    stage,
+                    state,
+                    server,
+                    participants,
+                    exchange,
+                    self.engine.firewall,
+                    self.engine.scratch,
+                    advance,
+                    suspected(state, self.clients),
+                )
+            except QuorumLost as lost:
+                if self.missed >= stage.patience:
+                    raise
+                self._enter(exchange)
+                return self._miss(stage, state, round_, participants, lost), before
+            self.missed = 0
             self._enter(exchange)
         elif stage.algorithm.federated:  # nobody is left of those who were drawn: nothing happens in this round
             outcome = Outcome(state, {}, {}, {}, {})
@@ -279,6 +288,27 @@ class _Walk:
             after = state
         after = suspect(after, outcome.ruling.scores, self.clients) if participants else after
         return remember(after, stage.selection, state, outcome.learnt, self.clients), outcome.scalars
+
+    def _miss(
+        self, stage: Stage, state: ServerState, round_: int, participants: Sequence[ClientInfo], lost: QuorumLost
+    ) -> ServerState:
+        """A round that changes nothing, because too few clients have sent an acceptable update."""
+        self.missed += 1
+        self.engine.notify(f"{lost}; this round changes nothing ({self.missed} in a row, patience {stage.patience})")
+        asked = tuple(client.name for client in participants)
+        self._record(
+            TrainingRound(
+                stage=stage.name,
+                round=round_,
+                participants=asked,
+                rejected=lost.rejected,
+                failed=lost.failed,
+                scalars={},
+            )
+        )
+        text = f"too few clients sent an acceptable update ({', '.join(asked)} were asked); the round changed nothing"
+        self._record(RoundWarning(stage=stage.name, round=round_, text=text))
+        return state
 
     def _collapse(self, before: ServerState, after: ServerState) -> str | None:
         """What has become of a model that was of use, if it is of none any more."""

@@ -178,7 +178,7 @@ def _require_quorum(
     )
     if not rejected and all(failure.diverged for failure in failures.values()):
         raise Diverged(line)
-    raise QuorumLost(line)
+    raise QuorumLost(line, rejected, {name: failure.reason for name, failure in failures.items()})
 
 
 def _figures(message: Message) -> dict[str, float]:

@@ -17,7 +17,7 @@ from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess, local_transport
 from personae.runtime.round import federated_round
 from personae.runtime.transport import Failure
-from personae.selection import Share
+from personae.selection import Passes, Share
 from toys import (
     TRAINING,
     Crowd,
@@ -127,6 +127,37 @@ def test_a_lost_quorum_says_how_many_were_needed_and_why_they_are_missing(tmp_pa
     with pytest.raises(QuorumLost, match=says):
         run.run()
     assert run.checkpoints.latest() is None
+
+
+PASSES = {"rounds": 4, "selection": Passes(clients=1)}  # one client in a round, each once
+
+
+def test_with_patience_a_round_without_a_quorum_changes_nothing_and_the_run_goes_on(tmp_path: Path):
+    run = troubled(tmp_path / "patient", ("bob", "raises"), patience=1, **PASSES).run()
+    failed = [list(event["failed"]) for event in run.notebook.rounds()]
+    assert sorted(failed) == [[], [], [], ["bob"]]
+    warnings = [event for event in run.notebook.books["metrics"] if event["event"] == "warning"]
+    assert [(each["round"] - 1, "bob were asked" in each["text"]) for each in warnings] == [
+        (failed.index(["bob"]), True)
+    ]
+    assert any("this round changes nothing (1 in a row, patience 1)" in line for line in run.notices)
+    without = troubled(tmp_path / "without", patience=1, **PASSES)
+    replace(without.engine(), absent=frozenset({"bob"})).run()
+    assert torch.equal(run.final(), without.final())
+    with pytest.raises(QuorumLost, match="0 of 1 client"):
+        troubled(tmp_path / "impatient", ("bob", "raises"), **PASSES).run()
+
+
+def test_patience_ends_after_so_many_rounds_in_a_row_and_a_resumed_run_is_patient_again(tmp_path: Path):
+    everybody = [(name, "raises") for name in ("ann", "bob", "eve", "zoe")]
+    run = troubled(tmp_path, *everybody, patience=2, **PASSES)
+    with pytest.raises(QuorumLost, match="round 3"):
+        run.run()
+    position, state = run.checkpoints.latest()
+    assert position.round == 2
+    assert torch.equal(state.model.flat, run.federation.backbone().flat)
+    with pytest.raises(ConfigError, match="patience is 4, it must not be negative and must be less than rounds"):
+        troubled(tmp_path / "more", patience=4, **PASSES)
 
 
 def test_the_quorum_is_a_share_of_those_asked(tmp_path: Path):
