@@ -21,6 +21,7 @@ from personae.experiment.auditing import audit_run
 from personae.experiment.config import Experiment, load_experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.run import conduct
+from personae.privacy.accountant import in_words
 from personae.report.privacy import attack_row
 from personae.report.records import read_run
 
@@ -28,12 +29,14 @@ BASE = ("data.heldout.identities=60", "threads=1", "evaluation.pairs_per_fold=30
 SYSTEMS = ("fedpe", "fedgc", "fedface", "fedfr", "hf_maml", "unsupervised")
 MUCH = {"name": "noise", "norm": 0.3, "multiplier": 1.0, "randomness": "seed"}
 LITTLE = {**MUCH, "multiplier": 0.05}
+CENTRES = {"name": "centres", "clusters": 3, "randomness": "seed"}
 CANARIES = {"name": "canaries", "count": 32, "norm": 0.3}
 DEFENCES: dict[str, list[dict[str, object]]] = {
     "none": [],
     "secret-sum": [{"name": "secret-sum"}],
     "noise": [MUCH],
     "little-noise": [LITTLE],
+    **{f"centres-{z:g}": [{**CENTRES, "multiplier": z}] for z in (0.05, 0.2, 1.0)},
     "canaries": [CANARIES],
     "noise-and-canaries": [MUCH, CANARIES],
     "little-noise-and-canaries": [LITTLE, CANARIES],
@@ -63,6 +66,7 @@ def run(folder: Path, system: str, defence: str, *attacks: str) -> None:
         audit = audit_run(out, attacks or ("all",), stages=[system])
         last = read_run(out).records[system]
         result |= {"metrics": dict(last.final_metrics), "findings": [asdict(each) for each in audit.findings]}
+        result["epsilon"] = [in_words(each) for each in read_run(out).spent]
     except (PersonaeError, ValueError) as error:
         result["refused"] = str(error)
     (folder / "results").mkdir(exist_ok=True)

@@ -128,7 +128,7 @@ class _Grounds:
             begin=self._before(stage),
             people=self.people,
             shadows=self.shadows,
-            templates=_templates(state),
+            templates=_templates(stage, state),
             rows={name: samples.identities for name, samples in rows.items() if is_labelled(samples)},
             received=list(self._received(stage)),
             mirror=self.experiment.evaluation.mirror,
@@ -194,11 +194,12 @@ def _images(samples: Samples, label: int) -> Tensor:
     return samples.images(torch.nonzero(samples.labels == label).flatten()[:PHOTOS])
 
 
-def _templates(state: ServerState) -> dict[str, dict[str, Tensor]]:
-    """By kind and client: rows that stand for people, of those that the server keeps by client."""
-    found: dict[str, dict[str, Tensor]] = {}
+def _templates(stage: Stage, state: ServerState) -> dict[str, dict[str, Tensor]]:
+    """By kind as it was sent, and by client: rows that stand for people, of those that the server keeps by client."""
+    sent, found = stage.algorithm.types.up.kinds(), dict[str, dict[str, Tensor]]()
     for name in state.by_client():
         for client, payload in getattr(state, name).items():
             if isinstance(payload, ClassEmbeddings):
-                found.setdefault(type(payload).__name__, {})[client] = payload.vectors
+                kind = sent.get(name, type(payload)).__name__
+                found.setdefault(kind, {})[client] = payload.vectors
     return found

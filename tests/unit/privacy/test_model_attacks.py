@@ -8,12 +8,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacked import evidence, faces, sent
+from personae.algorithms import FedGC
 from personae.core.backbone import Backbone
+from personae.core.layer import layered
+from personae.layers import Centres
 from personae.parts.images import normalise
 from personae.privacy.audit import Person
+from personae.privacy.audit.attack import means
 from personae.privacy.audit.inversion import Inversion
 from personae.privacy.audit.membership import Membership, auc
 from personae.privacy.audit.scores import Scores
+from toys import TinyPlan
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,52 @@ def test_the_client_of_a_memorising_update_is_found(alike):
     found = Membership().findings(replace(alike, received=[update]))
     (area,) = [each for each in found if each.target == "updates of round 1, at this client" and each.figure == "AUC"]
     assert area.value >= 0.95
+
+
+def scattered(alike, people, steps=25):
+    """The network after steps that move the photographs of each person apart."""
+    backbone = alike.backbone
+    backbone.load(alike.begin)
+    module = backbone.module.train()
+    batch = normalise(torch.cat([person.trained for person in people]))
+    optimiser = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    for _ in range(steps):
+        vectors = F.normalize(module(batch), dim=1).reshape(len(people), -1, 64)
+        optimiser.zero_grad(set_to_none=False)
+        (vectors @ vectors.transpose(1, 2)).mean().backward()
+        optimiser.step()
+    return backbone.state().flat
+
+
+def test_a_client_of_the_attackers_own_tells_the_direction(alike):
+    """Updates that scatter the photographs of their people say as much as those that draw them together."""
+    clients = {name: [person for person in alike.people if person.client == name] for name in alike.rows}
+    updates = [sent(name, alike.begin, scattered(alike, people)) for name, people in clients.items()]
+    found = Membership().findings(replace(alike, received=updates))
+    (area,) = [each for each in found if each.target == "updates of round 1, at this client" and each.figure == "AUC"]
+    assert area.value >= 0.95
+    (alone,) = [
+        each
+        for each in Membership().findings(replace(alike, received=updates[:1]))
+        if each.target == area.target and each.figure == "AUC"
+    ]
+    assert alone.value <= 0.05  # who has no client in the round cannot know
+
+
+def test_updates_of_noise_tell_nothing_of_membership():
+    backbone = Backbone(TinyPlan().build(), 8)
+    plain = evidence(clients=8, each=4, backbone=backbone, model=backbone.state(), begin=backbone.state())
+    begin, found = plain.begin, []
+    for seed in range(12):
+        random = torch.Generator().manual_seed(seed)
+        common, *noise = (0.03 * torch.randn(len(begin.flat), generator=random) for _ in range(9))
+        updates = [sent(name, begin, begin.flat + common + each) for name, each in zip(plain.rows, noise, strict=True)]
+        found += [each for each in Membership().findings(replace(plain, received=updates)) if "client" in each.target]
+    areas = [each.value for each in found if each.figure == "AUC"]
+    rates = [each for each in found if each.figure != "AUC"]
+    assert len(areas) == len(rates) == 12
+    assert 0.45 < sum(areas) / 12 < 0.55
+    assert sum(each.value for each in rates) <= 2 * sum(each.chance for each in rates)
 
 
 def test_too_few_shadow_people_are_not_measured(plain):
@@ -115,6 +166,23 @@ def test_a_template_that_holds_the_face_is_drawn_again(tmp_path):
     assert plainly.value >= 0.95
     assert hidden.value <= max(2 * hidden.chance, 0.1)
     assert (tmp_path / "audit-faces-train.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_centres_that_hold_faces_are_drawn_and_centres_of_noise_are_not():
+    backbone = Backbone(Thumbnail(), 12)
+    given = {"backbone": backbone, "model": backbone.state(), "mirror": False}
+    leaking = evidence(clients=10, each=2, algorithm=layered(FedGC(), Centres(clusters=2, multiplier=1.0)), **given)
+    leaking = replace(leaking, shadows=[Person(f"m{n}", photos) for n, photos in enumerate(faces(300, 2, seed=9))])
+    random = torch.Generator().manual_seed(2)
+    people = {client: [each for each in leaking.people if each.client == client] for client in leaking.rows}
+    one_each = {client: means(leaking.embedder(), [each[0].trained]) for client, each in people.items()}
+    noise = {client: torch.randn(1, 12, generator=random) for client in people}
+    templates = {"NoisedCentres": one_each, "MuchNoise": noise}
+    _, found, hidden = Inversion(steps=60, batch=32).findings(replace(leaking, templates=templates))
+    assert found.target == "NoisedCentres, as anybody at the client"
+    assert found.trials == hidden.trials == 10
+    assert found.value >= 0.95
+    assert hidden.value <= max(2 * hidden.chance, 0.1)
 
 
 def test_photographs_are_not_shown(tmp_path):

@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from attacked import evidence
+from personae.algorithms import FedGC
+from personae.core.layer import layered
+from personae.layers import Centres
 from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, read_audit, write_audit
 from personae.privacy.audit.attack import means
 from personae.privacy.audit.finding import wilson
 from personae.privacy.audit.templates import Templates
+
+LAYER = Centres(clusters=2, multiplier=1.0)
 
 
 def with_rows(rows_of):
@@ -40,9 +45,41 @@ def test_rows_of_noise_are_not_named():
     assert sum(named) / len(named) <= 2 * found.chance
 
 
-def test_rows_of_clusters_and_no_rows_are_not_measured():
-    clusters = evidence(templates={"ClassEmbeddings": {"c0": torch.eye(64)[:5]}})
-    assert "do not stand for single people" in Templates().findings(clusters)[0].reason
+def centres(rows_of, each=3):
+    """Evidence of a server that has rows of groups of people, `each` at every client."""
+    plain = evidence(clients=12, each=each)
+    true = means(plain.embedder(), [person.trained for person in plain.people])
+    groups = {f"c{k}": rows_of(true[each * k : each * (k + 1)]) for k in range(12)}
+    return replace(plain, algorithm=layered(FedGC(), LAYER), templates={"NoisedCentres": groups})
+
+
+def test_centres_with_little_noise_say_who_is_at_which_client():
+    """Two centres for three people: one of a single person, one of two."""
+    server = centres(lambda rows: torch.stack([rows[0], rows[1] + rows[2]]))
+    (found,) = Templates().findings(server)
+    assert found.target == "NoisedCentres, who is at which client"
+    assert found.value > 20 * found.chance
+    assert found.trials == 36
+    assert found.chance == pytest.approx(1 / 34)
+
+
+def test_as_many_centres_as_people_are_centres_all_the_same():
+    (found,) = Templates().findings(centres(lambda rows: rows.flip(0)))
+    assert found.target == "NoisedCentres, who is at which client"
+    assert found.value >= 0.95
+
+
+def test_centres_of_noise_say_nothing():
+    random, named = torch.Generator().manual_seed(1), []
+    for _ in range(20):
+        (found,) = Templates().findings(centres(lambda rows: torch.randn(2, 64, generator=random)))
+        named.append(found.value)
+    assert sum(named) / len(named) <= 2 * found.chance
+
+
+def test_no_rows_are_not_measured():
+    empty = centres(lambda rows: rows[:0])
+    assert "no client has sent any row of NoisedCentres" in Templates().findings(empty)[0].reason
     (found,) = Templates().findings(evidence())
     assert found.value is None
     assert "no vectors of single people" in found.reason

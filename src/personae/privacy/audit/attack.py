@@ -72,6 +72,9 @@ class Evidence:
 
     def rows_by_person(self, kind: str) -> dict[str, Tensor]:
         """The rows of a kind by whom they stand for, of clients that have one for each of their people."""
+        sent = {each.__name__: each for each in self.algorithm.types.up.kinds().values()}
+        if kind in sent and not sent[kind].is_template:
+            return {}
         return {
             person: row
             for client, vectors in self.templates[kind].items()

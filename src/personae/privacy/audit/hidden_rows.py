@@ -35,7 +35,8 @@ class HiddenRows(PrivacyAttack):
             for each, way in updates:
                 sent = [part.flat for part in each.message.parts() if isinstance(part, NetworkVector)]
                 scores.append(torch.stack([_likeness(vector.cpu(), gallery) for vector in (way, *sent)]).amax(0))
-            yield finding(self.name, self.figure, evidence, target, named(evidence, received, torch.stack(scores)))
+            result = named(evidence, [each.client for each in received], torch.stack(scores))
+            yield finding(self.name, self.figure, evidence, target, result)
 
 
 def _likeness(vector: Tensor, gallery: Tensor) -> Tensor:

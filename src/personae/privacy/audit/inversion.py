@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from personae.files import replacing
 from personae.parts.images import normalise
 from personae.privacy.audit.acceptance import FAR, Enrolled, enrolled
 from personae.privacy.audit.attack import Evidence, PrivacyAttack
-from personae.privacy.audit.finding import Finding, wilson
+from personae.privacy.audit.finding import Finding
+from personae.privacy.audit.naming import finding
 
 SHOWN = 12  # people on the contact sheet
 
@@ -41,33 +42,45 @@ class Inversion(PrivacyAttack):
     def measure(self, evidence: Evidence) -> Iterator[Finding]:
         known = enrolled(evidence)
         decoder = self._trained(evidence)
-        targets = {"a template of a gallery": known.kept}
+        targets, groups = {"a template of a gallery": known.kept}, list[str]()
         for kind in evidence.templates:
             rows = evidence.rows_by_person(kind)
-            if all(person.name in rows for person in known.people):
+            if not rows:
+                groups.append(kind)
+            elif all(person.name in rows for person in known.people):
                 targets[kind] = torch.stack([rows[person.name] for person in known.people])
         for target, templates in targets.items():
-            with torch.no_grad():
-                drawn = _pixels(decoder(F.normalize(templates, dim=1).to(evidence.backbone.device)))
-            yield self._finding(evidence, target, known, evidence.embedder()(drawn))
+            drawn = _drawn(decoder, templates, evidence)
+            yield self._of_people(evidence, target, known, evidence.embedder()(drawn))
             if evidence.made_up and evidence.folder is not None:
                 _show(evidence.folder / f"audit-faces-{evidence.stage}.png", known, drawn)
+        for kind in groups:
+            yield from self._of_groups(evidence, kind, known, decoder)
 
-    def _finding(self, evidence: Evidence, target: str, known: Enrolled, vectors: Tensor) -> Finding:
+    def _of_people(self, evidence: Evidence, target: str, known: Enrolled, vectors: Tensor) -> Finding:
         hits, trials = int(known.accepted(vectors, known.fresh).sum()), len(known.people)
-        low, high = wilson(hits, trials)
-        return Finding(
-            attack=self.name,
-            stage=evidence.stage,
-            target=target,
-            figure=self.figure,
-            value=hits / trials,
-            chance=max(FAR, known.accepted_as_others(vectors, known.fresh)),
-            low=low,
-            high=high,
-            trials=trials,
-            details={"accepted of the person's own": float(known.accepted(known.kept, known.fresh).float().mean())},
-        )
+        chance = max(FAR, known.accepted_as_others(vectors, known.fresh))
+        found = finding(self.name, self.figure, evidence, target, (hits, trials, chance))
+        own = float(known.accepted(known.kept, known.fresh).float().mean())
+        return replace(found, details={"accepted of the person's own": own})
+
+    def _of_groups(self, evidence: Evidence, kind: str, known: Enrolled, decoder: nn.Module) -> Iterator[Finding]:
+        """Of rows that stand for groups of people: is what is drawn accepted for anybody at that client?
+
+        By chance it would be as often as for anybody at another.
+        """
+        sent = {client: rows for client, rows in evidence.templates[kind].items() if len(rows)}
+        if not sent:
+            return
+        clients = [client for client, rows in sent.items() for _ in rows]
+        vectors = evidence.embedder()(_drawn(decoder, torch.cat([*sent.values()]), evidence))
+        passed = vectors @ known.fresh.T >= known.threshold
+        at = {client: torch.tensor([person.client == client for person in known.people]) for client in evidence.rows}
+        by_client = torch.stack([(passed & held).any(1) for held in at.values()], dim=1)
+        own = torch.tensor([[name == client for name in at] for client in clients])
+        chance = max(FAR, float(by_client[~own].float().mean()))
+        result = int(by_client[own].sum()), len(clients), chance
+        yield finding(self.name, self.figure, evidence, f"{kind}, as anybody at the client", result)
 
     def _trained(self, evidence: Evidence) -> nn.Module:
         random = generator(evidence.seed, "inversion")
@@ -125,6 +138,11 @@ def _embedding(evidence: Evidence) -> Iterator[Callable[[Tensor], Tensor]]:
     finally:
         for each in trained:
             each.requires_grad_(True)
+
+
+def _drawn(decoder: nn.Module, templates: Tensor, evidence: Evidence) -> Tensor:
+    with torch.no_grad():
+        return _pixels(decoder(F.normalize(templates, dim=1).to(evidence.backbone.device)))
 
 
 def _pixels(batch: Tensor) -> Tensor:

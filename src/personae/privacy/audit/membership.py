@@ -3,6 +3,10 @@
 Training pulls the photographs of one person together. How close they are depends on the person, too. What is scored is
 therefore how much closer they are than the model before the stage lets one expect, as people show whom nobody trained
 on (shadow people).
+
+In the update of one client it may be the other way round: steps that tell few people apart move their photographs more
+than those of strangers, in whatever direction. The attacker has a client of its own in the same round, knows whom that
+was trained on, and reads the direction from its update.
 """
 
 import math
@@ -28,7 +32,7 @@ class Membership(PrivacyAttack):
     name: ClassVar[str] = "membership"
     has: ClassVar[str] = (
         "the model after the stage and the one before, photographs of the person (those trained on, or others), and "
-        "shadow people; for the question after one client, that client's update"
+        "shadow people; for the question after one client, that client's update and a client of the attacker's own"
     )
     tries: ClassVar[str] = "to say whether the person was trained on"
     strength: ClassVar[str] = (
@@ -47,7 +51,7 @@ class Membership(PrivacyAttack):
             members = [each for each in photos if len(each) > 1]
             if len(members) > 1:
                 yield from self._anywhere(evidence, f"model, {words}", members, shadows)
-        yield from self._at_clients(evidence)
+        yield from self._at_clients(evidence, shadows)
 
     def _anywhere(
         self, evidence: Evidence, target: str, members: Sequence[Tensor], shadows: Sequence[Tensor]
@@ -60,16 +64,15 @@ class Membership(PrivacyAttack):
         scores = _beyond(before, after, fitted)
         yield from _figures(self.name, evidence, target, scores[: len(members)], scores[tested])
 
-    def _at_clients(self, evidence: Evidence) -> Iterator[Finding]:
+    def _at_clients(self, evidence: Evidence, shadows: Sequence[Tensor]) -> Iterator[Finding]:
         """Of the people of all clients, which are at this one? The others were trained on elsewhere."""
         people = [person for person in evidence.people if len(trained(person)) > 1]
-        rounds = sorted({each.round for each in evidence.received})
         if not people:
             return
-        least = min(len(trained(person)) for person in people)
-        photos = [trained(person)[:least] for person in people]
-        for number in rounds:
-            inside, outside = [], []
+        least = min(len(each) for each in (*map(trained, people), *shadows))
+        photos = [each[:least] for each in (*map(trained, people), *shadows)]
+        for number in sorted({each.round for each in evidence.received}):
+            holding, gained = [], []  # for each update: who is at its client, and how much closer everybody is
             for each in (each for each in evidence.received if each.round == number):
                 model = _model(each.begin, each.message.parts())
                 held = torch.tensor([person.client == each.client for person in people])
@@ -77,12 +80,23 @@ class Membership(PrivacyAttack):
                     continue
                 after = closeness(evidence.embedder(model), photos)
                 before = closeness(evidence.embedder(each.begin), photos)
-                gain = _beyond(before, after, torch.nonzero(~held).flatten())
-                inside.append(gain[held])
-                outside.append(gain[~held])
-            if inside:
-                target = f"updates of round {number}, at this client"
-                yield from _figures(self.name, evidence, target, torch.cat(inside), torch.cat(outside))
+                holding.append(held)
+                gained.append(_beyond(before, after, slice(len(people), None))[: len(people)])
+            if not gained:
+                continue
+            helds, gains = torch.stack(holding), torch.stack(gained)
+            if len(gains) > 1:
+                gains = gains - gains.mean(0)  # of what all updates do alike, a server sees that it is no sign
+                ways = torch.tensor([_way(held, gain) for held, gain in zip(helds, gains, strict=True)])
+                gains = gains * ways.roll(-1)[:, None]  # the attacker's own client is the next one
+            inside, outside = gains[helds], gains[~helds]
+            target = f"updates of round {number}, at this client"
+            yield from _figures(self.name, evidence, target, inside, outside)
+
+
+def _way(held: Tensor, gain: Tensor) -> float:
+    """1 if the people of a client come closer than others, -1 if it is the other way round."""
+    return 1.0 if gain[held].median() >= gain[~held].median() else -1.0
 
 
 def closeness(embedder: Embedder, people: Sequence[Tensor]) -> Tensor:

@@ -10,19 +10,19 @@ from personae.privacy.audit.attack import Evidence, Received, Unmeasurable
 from personae.privacy.audit.finding import Finding, wilson
 
 
-def named(evidence: Evidence, received: Sequence[Received], scores: Tensor) -> tuple[int, int, float]:
-    """Hits, trials and chance. `scores` [updates, candidates] are against the people of the gallery.
+def named(evidence: Evidence, clients: Sequence[str], scores: Tensor) -> tuple[int, int, float]:
+    """Hits, trials and chance. `scores` [clients, candidates] are against the people of the gallery.
 
-    A trial is a person whom the client of an update holds, among everybody whom it does not hold: rank-1 is that this
-    person has the highest score. Scores are taken beside those of other clients, which a server has as well.
+    A trial is a person whom a client holds, among everybody whom it does not hold: rank-1 is that this person has the
+    highest score. Scores are taken beside those of other clients, which a server has as well.
     """
     names, _ = evidence.gallery
     place = {name: column for column, name in enumerate(names)}
-    if len(received) > 2:
+    if len(clients) > 2:
         scores = scores - scores.mean(0, keepdim=True)
     hits, trials, chance = 0, 0, 0.0
-    for each, row in zip(received, scores, strict=True):
-        held = [place[name] for name in evidence.rows.get(each.client, ()) if name in place]
+    for client, row in zip(clients, scores, strict=True):
+        held = [place[name] for name in evidence.rows.get(client, ()) if name in place]
         others = torch.ones(len(names), dtype=torch.bool)
         others[held] = False
         if not held or not others.any():
@@ -32,7 +32,7 @@ def named(evidence: Evidence, received: Sequence[Received], scores: Tensor) -> t
         trials += len(held)
         chance += len(held) / (int(others.sum()) + 1)
     if not trials:
-        raise Unmeasurable("no update is of a client whose people are known")
+        raise Unmeasurable("nothing is of a client whose people are known")
     return hits, trials, chance / trials
 
 

@@ -48,7 +48,7 @@ class Updates(PrivacyAttack):
             ):
                 slopes = self._gradients(evidence, received[0].begin, photos)
                 scores = torch.stack([ways @ F.normalize(slope, dim=0) for slope in slopes], dim=1)
-                result = named(evidence, received, scores)
+                result = named(evidence, [each.client for each in received], scores)
                 yield finding(self.name, self.figure, evidence, f"{target}, {words}", result)
 
     def _gradients(self, evidence: Evidence, model: ModelState, candidates: Sequence[Tensor]) -> Iterator[Tensor]:
