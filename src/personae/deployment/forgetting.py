@@ -76,7 +76,8 @@ def forget(forgetting: Forgetting, key: "Ed25519PrivateKey") -> ForgottenEntry:
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             client=wish.client,
             person=wish.person,
-            how="exact: the server begins anew, under another number, at the next personae serve --resume",
+            how="exact: the server begins anew, under another number, at the next personae serve --resume"
+            + forgetting.about_noise,
             verified=("nothing of the rounds before was taken over", *_told(wish)),
             membership=NOT_MEASURED,
             before=model_digests(run),

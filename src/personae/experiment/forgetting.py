@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from personae.core.acceleration import Acceleration
 from personae.core.events import RoundTime, TrainingRound, Transfer, entries, ledger
 from personae.core.layer import innermost
-from personae.core.stage import predecessors
+from personae.core.stage import Stage, predecessors
 from personae.data.pixels import default_cache
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of
@@ -88,7 +88,18 @@ class Forgetting:
             approximately = f"its entries removed, and {self.further} rounds trained on without it: {', '.join(longer)}"
             return f"approximate: {approximately}; {anew}; what it put into averages before is not undone"
         kept = f"; taken over, since it took no part: {', '.join(self.taken)}" if self.taken else ""
-        return f"exact: {anew}{kept}"
+        return f"exact: {anew}{kept}{self.about_noise}"
+
+    @property
+    def about_noise(self) -> str:
+        """What has to be said where differential privacy hid the others, who are asked again."""
+        if not any(_noised(stage) for stage in self.after.recipe if stage.name in self.again):
+            return ""
+        return "; noise is drawn anew: for whoever has the models before and after, the epsilons of both add up"
+
+
+def _noised(stage: Stage) -> bool:
+    return any(layer.mechanism for layer in stage.layers)
 
 
 # --------------------------------------------------------------------------------------------------------- planning
@@ -228,7 +239,9 @@ def _taken_over(
         pooled = stage.algorithm.pools_faces and any(stage.takes(name == partition.source) for name in trained)
         free = 0 if pooled else first.get(stage.name, stage.rounds + 1) - 1
         end = checkpoints.last(stage.name)
-        last = max((each for each in (*checkpoints.kept(stage.name), end) if each <= free), default=0)
+        # To go on within a stage would use its noise again, and both runs together would show what it hides.
+        kept = () if _noised(stage) else checkpoints.kept(stage.name)
+        last = max((each for each in (*kept, end) if each <= free), default=0)
         if last:
             found[stage.name] = last
             whole |= {stage.name} if last == end else set()

@@ -407,6 +407,45 @@ def test_with_kept_checkpoints_it_goes_back_within_a_stage(
     assert kept == ["rounds/federate/000002.safetensors", "rounds/federate/000004.safetensors"]
 
 
+# ------------------------------------------------------------------------------------------ with noise, and hidden
+
+
+def test_who_was_in_secret_sums_with_noise_is_forgotten_to_the_bit(
+    execution: Execution, clients: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = '{name="local-noise",norm=0.3,multiplier=0.1,randomness="seed"}'
+    changes = [
+        "stages.federate.selection.share=1.0",
+        "stages.federate.rounds=2",
+        f'stages.federate.layers=[{noise},{{name="secret-sum"}}]',
+    ]
+    experiment = load_experiment(RECIPE, [*SETTINGS, *changes])
+    run = tmp_path / "run"
+    run_experiment(experiment, run, cache=execution.cache)
+    entry = carry_out(plan(run, execution, clients[2]), execution)
+    assert "the epsilons of both add up" in entry.how
+    never = without_client(experiment, tmp_path / "never", execution, clients[2], monkeypatch)
+    assert model_digests(run) == model_digests(never)
+
+
+def test_noise_is_never_used_for_two_sums(execution: Execution, tmp_path: Path) -> None:
+    """Kept checkpoints hold the key of the noise: a run that went on from one would noise another sum with the same."""
+    changes = [
+        "stages.federate.rounds=4",
+        "stages.federate.selection.share=0.25",
+        "checkpoints.every=2",
+        'stages.federate.layers=[{name="noise",norm=0.3,multiplier=1.0}]',
+    ]
+    experiment = load_experiment(RECIPE, [*SETTINGS, *changes])
+    run = tmp_path / "run"
+    run_experiment(experiment, run, cache=execution.cache)
+    asked = [event.participants for event in read_events(run) if isinstance(event, TrainingRound)]
+    lost = next(name for (name,) in filter(None, asked) if asked.index((name,)) >= 2)
+    planned = plan(run, execution, lost)
+    assert planned.rounds == {"pretrain": 2}
+    assert planned.how.endswith("for whoever has the models before and after, the epsilons of both add up")
+
+
 def test_secrets_that_a_run_does_not_keep_are_asked_for(tmp_path: Path) -> None:
     linked = load_experiment(RECIPE, [*SETTINGS, 'stages.federate.algorithm={name="fedgc",link="open sesame"}'])
     (tmp_path / "config.json").write_text(json.dumps(linked.resolved()))
