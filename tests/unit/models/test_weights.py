@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -197,6 +198,13 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         load_weights(tmp_path / "absent.pth")
     with pytest.raises(DataError, match="cannot be read"):
         load_weights(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.pth", "pipe.safetensors"])
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name}: cannot be read \(it is no plain file\)"):
+        load_weights(tmp_path / name)
 
 
 @pytest.mark.parametrize(
