@@ -15,6 +15,7 @@ from torch import Tensor
 from personae.algorithms import ALGORITHMS
 from personae.core import wire
 from personae.core.algorithm import Algorithm, AnyAlgorithm, ClientInfo, Reply
+from personae.core.holdings import ClientFaces
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
 from personae.core.payload import ClassEmbeddings
 from personae.errors import ConfigError
@@ -23,7 +24,7 @@ from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import Answer, Failure, Transport
-from toys import NAMES, Dropping, Rehearsal, Relay, Reversed, quickly, stage_of
+from toys import NAMES, Crowd, Dropping, Rehearsal, Relay, Reversed, quickly, random_faces, stage_of
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 federated = pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.federated])
@@ -524,3 +525,23 @@ def test_every_algorithm_is_listed_under_its_own_name():
     listed: list[type[AnyAlgorithm]] = list(ALGORITHMS.values())
     assert len({kind.name for kind in listed}) == len(listed)
     assert all(ALGORITHMS[kind.name] is kind for kind in listed)
+
+
+# ------------------------------------------------------------------------------------------------ honest clients
+
+
+class Full(Crowd):
+    """Clients that train on images of all their people."""
+
+    def of(self, client: str) -> ClientFaces:
+        index = self.clients.index(client)
+        return dataclasses.replace(super().of(client), train=random_faces(100 + index, 2 + index, 3))
+
+
+@federated
+def test_nobody_among_honest_clients_is_refused_or_left_out(name: str, tmp_path: Path):
+    """With the defences that are on by default, and enough clients for all of them to be at work."""
+    crowd = Full(tuple(f"client-{index}" for index in range(10)))
+    run = dataclasses.replace(rehearse(tmp_path, name, rounds=4), holdings=crowd, source=crowd.clients[0]).run()
+    assert [event["rejected"] for event in run.notebook.rounds()] == [{}] * 4
+    assert not any(event.get("left_out") for event in run.notebook.books["metrics"])

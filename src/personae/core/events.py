@@ -81,12 +81,19 @@ class PersonalEvaluation(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Suspicion(Event):
-    """The server has drawn back or left out updates, or suspects somebody; rounds without that have none."""
+    """The server has drawn back or left out updates, or suspects somebody; rounds without that have none.
+
+    `merged` has figures of the model after the round, and `otherwise` of what it would have been had the server left
+    out and drawn back nobody: `step`, how far its weights went, and `separation`, how well it tells rendered faces
+    apart (0.5 is chance). `otherwise` is empty if that is the same model, or if there would have been none.
+    """
 
     event: Literal["suspicion"] = "suspicion"
     scores: Figures  # by client, above zero: what its signs of this and earlier rounds add up to
     left_out: Mapping[str, str]  # by client: what it is suspected of
     drawn_back: Mapping[str, Figures]  # by client and quantity: by which factor
+    merged: Figures = field(default_factory=dict)
+    otherwise: Figures = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

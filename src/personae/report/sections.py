@@ -16,6 +16,7 @@ from personae.words import counted
 
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100
+MOST_ROUNDS = 500  # of suspicion that are shown
 
 
 def notices(run: Run) -> list[Note]:
@@ -179,7 +180,9 @@ def timing(run: Run) -> Section:
     absent = _absences(run)
     tables += [table for table in (absent, _suspects(run)) if table]
     notes = [] if absent or not rows else [Note("No update was rejected, and no client failed.")]
-    return Section("timing", "Timing", "Rounds, time, and clients that failed.", notes=notes, tables=tables)
+    folded = [("Suspicion in every round", table)] if (table := _suspicion_by_round(run)) else []
+    lead = "Rounds, time, and clients that failed."
+    return Section("timing", "Timing", lead, notes=notes, tables=tables, folded=folded)
 
 
 def _absences(run: Run) -> Table | None:
@@ -218,6 +221,38 @@ def _suspects(run: Run) -> Table | None:
         "`personae include` lets it in."
     )
     return Table(head, rows[:MOST_ABSENCES], caption, texts=3)
+
+
+def _suspicion_by_round(run: Run) -> Table | None:
+    """Scores, what was done about them, and what the model would have been without that."""
+    rows = []
+    for stage in run.stages:
+        for round_, each in sorted(run.records[stage.name].suspicions.items()):
+            scores = sorted(each.scores.items(), key=lambda item: -item[1])
+            figures = [
+                f"{found[name]:.3g}" if name in found else "–"
+                for name in ("step", "separation")
+                for found in (each.merged, each.otherwise)
+            ]
+            rows.append(
+                [
+                    stage.label,
+                    str(round_),
+                    ", ".join(f"{client} {score:.1f}" for client, score in scores) or "–",
+                    ", ".join(each.left_out) or "–",
+                    ", ".join(each.drawn_back) or "–",
+                    *figures,
+                ]
+            )
+    if not rows:
+        return None
+    head = ["stage", "round", "scores", "left out", "drawn back", "step", "otherwise", "separation", "otherwise"]
+    caption = (
+        "The step is how far the weights of the merged model went. Separation is the chance that it finds two rendered "
+        "images of one person more alike than two of two people. 'Otherwise' is of the model that would have been "
+        "merged had nobody been left out or drawn back; there is none where that is the same model."
+    )
+    return Table(head, rows[:MOST_ROUNDS], caption, texts=5)
 
 
 def faces(run: Run) -> Section:

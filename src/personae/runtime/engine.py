@@ -281,6 +281,7 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: {warning}")
             self._record(RoundWarning(stage=stage.name, round=round_, text=warning))
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
+        self._suspect(stage, round_, state, after, outcome)
         if participants and (reason := self._collapse(state, after)):
             text = f"the round was undone: {reason}; updates of {', '.join(outcome.clients)} were in it"
             self.engine.notify(f"{stage.name}, round {round_}: {text}")
@@ -321,6 +322,33 @@ class _Walk:
         ):
             return None
         return "the merged model does not tell rendered faces apart any more"
+
+    def _suspect(self, stage: Stage, round_: int, before: ServerState, after: ServerState, outcome: Outcome) -> None:
+        """Write down who is suspected and what was done about it, with the model that would have been otherwise."""
+        if not (outcome.ruling.scores or outcome.ruling.suspects or outcome.drawn_back):
+            return
+        otherwise: Mapping[str, float] = {}
+        if outcome.otherwise is not None:
+            applied = stage.server.applied(before, outcome.otherwise, round_, stage.rounds)
+            otherwise = self._figures(before.model, applied.model)
+        self._record(
+            Suspicion(
+                stage=stage.name,
+                round=round_,
+                scores=outcome.ruling.scores,
+                left_out=outcome.ruling.suspects,
+                drawn_back=outcome.drawn_back,
+                merged=self._figures(before.model, after.model),
+                otherwise=otherwise,
+            )
+        )
+
+    def _figures(self, before: ModelState, after: ModelState) -> dict[str, float]:
+        """How far a model's weights went, if that can be said, and how well it tells rendered faces apart."""
+        if not all_finite(after.flat):
+            return {"separation": 0.0}
+        found = {"step": float((after.flat - before.flat)[: after.layout.trainable_size].norm())}
+        return found | ({"separation": self._separation(after)} if self.engine.proof is not None else {})
 
     def _separation(self, model: ModelState) -> float:
         """Of a model, on faces of nobody; that of the last one is known."""
@@ -458,16 +486,6 @@ class _Walk:
             self.engine.notify(f"{stage.name}, round {round_}: the update of {name} was rejected: {reason}")
         for name, failure in outcome.failed.items():
             self.engine.notify(f"{stage.name}, round {round_}: {name} failed: {failure}")
-        if outcome.ruling.suspects or outcome.drawn_back:
-            self._record(
-                Suspicion(
-                    stage=stage.name,
-                    round=round_,
-                    scores=outcome.ruling.scores,
-                    left_out=outcome.ruling.suspects,
-                    drawn_back=outcome.drawn_back,
-                )
-            )
         # By client only what tables show, which has a place in its name: losses of every round would be too much.
         shown = {
             client: {name: value for name, value in figures.items() if "/" in name}

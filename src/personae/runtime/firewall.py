@@ -14,7 +14,8 @@ from personae.core.payload import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE, E
 from personae.core.samples import Samples
 from personae.runtime.suspicion import FEWEST, Ruling, ruling, signs_of
 
-DRAWN_BACK = (UPDATE, STATISTICS, GRADIENT, SAMPLES)  # what can be made smaller and still be what it is
+STEPS = (UPDATE, GRADIENT)
+DRAWN_BACK = (*STEPS, STATISTICS, SAMPLES)  # what can be made smaller and still be what it is
 REFUSED = 10.0  # of anything else, and among few clients, so many times the median is out of all proportion
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
@@ -25,12 +26,13 @@ class Firewall:
     """Checks on every update, and on how it compares with the others of its round (docs/concepts/security.md).
 
     What is no possible model is refused. What is out of proportion is drawn back, so that an honest client is not lost
-    for it: a long update to a shorter one in its direction, a large number of samples to a smaller weight. Who is
-    suspected for the directions of its updates is left out (`runtime/suspicion.py`).
+    for it: a long update to a shorter one in its direction, a large number of samples to a smaller weight. A step that
+    is r times as long as its bound comes to 1/r of the bound: nobody gains by going beyond. Who is suspected for the
+    directions of its updates is left out (`runtime/suspicion.py`).
     """
 
     enabled: bool = True  # switched off, it still refuses what does not fit, such as models of another network
-    norm_multiple: float = 1.5  # an update longer than so many times the median of its round is shortened to that
+    norm_multiple: float = 1.5  # an update longer than so many times the median of its round is drawn back
     norm_floor: float = 0.05  # but this part of the model's own length is never too long, where most hardly move
     samples_multiple: float = 3.0  # a client counts for no more than so many times the median of samples
     rows_multiple: float = 10.0  # whose longest class embedding exceeds so many times the median one is refused
@@ -100,7 +102,7 @@ class Firewall:
             for client, value in values.items():
                 bound = max(usual * self._allowance(measures, client), least) if quantity == UPDATE else usual
                 if value > bound > 0:
-                    found.setdefault(client, {})[quantity] = bound / value
+                    found.setdefault(client, {})[quantity] = (bound / value) ** (2 if quantity in STEPS else 1)
         return found
 
     def _allowance(self, measures: Mapping[str, Measures], client: str) -> float:
@@ -115,7 +117,7 @@ class Firewall:
         self, prints: Mapping[str, Tensor], excess: Mapping[str, Measures], scores: Mapping[str, float]
     ) -> Ruling:
         """Whom the updates of a round give reason to suspect, after these scores of earlier rounds."""
-        lengths = {client: 1 / each[UPDATE] for client, each in excess.items() if UPDATE in each}
+        lengths = {client: each[UPDATE] ** -0.5 for client, each in excess.items() if UPDATE in each}
         return ruling(scores, signs_of(prints, lengths) if self.enabled else {}, self.suspicion)
 
     def _multiple(self, quantity: str) -> float:

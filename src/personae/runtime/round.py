@@ -1,7 +1,8 @@
 """One federated round: ask, check, and merge what is acceptable while the quorum holds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from personae.core.message import Message, ServerState
 from personae.core.payload import SAMPLES, ModelState, Scalars
 from personae.core.selection import Knowledge
 from personae.core.stage import Stage
-from personae.errors import Diverged, QuorumLost
+from personae.errors import Diverged, PersonaeError, QuorumLost
 from personae.runtime.exchange import Exchange
 from personae.runtime.firewall import Firewall, Measures, measured
 from personae.runtime.spool import Spool, spool
@@ -35,6 +36,7 @@ class Outcome:
     samples: Mapping[str, int] = field(default_factory=dict)  # and on how many samples its update rests
     ruling: Ruling = field(default_factory=lambda: Ruling({}, {}))  # who is suspected, and left out for it
     drawn_back: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by client and quantity: the factor
+    otherwise: ServerState | None = None  # the state, had nobody been suspected or drawn back; None if it is the same
 
     @property
     def learnt(self) -> dict[str, dict[Knowledge, float]]:
@@ -107,6 +109,12 @@ def federated_round(
         left = accepted
         for question in types.after:
             state, left, _ = _besides(question, stage, state, server, left, exchange, firewall)
+        otherwise = None
+        if judged.suspects or drawn_back:
+            spared = [c for c in clients if c in accepted or c.name in judged.suspects]
+            replies = (Reply(client, kept.look(client.name)) for client in spared)
+            with suppress(PersonaeError):  # then there would be no state
+                otherwise = stage.algorithm.merge(state, replies, _aside(server))
         merged = stage.algorithm.merge(state, _replies(kept, accepted, drawn_back, state.model), server)
     said = {client.name: figures[client.name] for client in accepted}
     return Outcome(
@@ -118,7 +126,14 @@ def federated_round(
         {client.name: int(measures[client.name].get(SAMPLES, 0)) for client in accepted},
         judged,
         drawn_back,
+        otherwise,
     )
+
+
+def _aside(server: Server) -> Server:
+    """A server that draws the same random numbers, and takes none of them away."""
+    bench = replace(server.bench, generator=server.bench.generator.clone_state())
+    return replace(server, generator=server.generator.clone_state(), bench=bench)
 
 
 def _besides(

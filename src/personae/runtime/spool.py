@@ -31,13 +31,18 @@ class Spool:
             path.write_bytes(wire.to_bytes(wire.encode(message)))
             self._spilled[client] = type(message), path
 
-    def take(self, client: str) -> Message:
-        """The client's message, to be asked for once."""
+    def look(self, client: str) -> Message:
+        """The client's message, which stays here."""
         if client in self._kept:
-            return self._kept.pop(client)
+            return self._kept[client]
         kind, path = self._spilled[client]
-        message = wire.decode(kind, wire.from_bytes(path.read_bytes()), self._layout)
-        path.unlink()
+        return wire.decode(kind, wire.from_bytes(path.read_bytes()), self._layout)
+
+    def take(self, client: str) -> Message:
+        """The client's message, to be asked for once: its place is free then."""
+        message = self.look(client)
+        if self._kept.pop(client, None) is None:
+            self._spilled.pop(client)[1].unlink()
         return message
 
 

@@ -3,8 +3,9 @@
 Honest updates point in about as many directions as there are clients: their people differ. Three signs are rare among
 them, and common among attackers. *Alike*: two updates are far more alike than pairs of that round are. *Against*: an
 update goes against the sum of the others, far more than updates of that round do. Both are measured in robust
-deviations of the round itself, so that rounds in which everybody agrees, or nobody does, have bounds of their own.
-*Long*: an update is many times as long as it may be without being drawn back.
+deviations of the round itself. There must be something to go against: where fewer than two thirds of a round go along
+with the others, as among clients that are near their optimum, no direction is a sign. *Long*: an update is many times
+as long as it may be without being drawn back.
 
 One round proves little. A client's score adds up what its signs exceed a usual round by, and falls again in rounds
 without signs. Above a bound its updates are left out, and the score goes on: it can come back by itself.
@@ -62,6 +63,10 @@ class Signs:
     def strength(self) -> float:
         return max(self.alike, self.against, self.long)
 
+    def gain(self, bound: float) -> float:
+        """What they add to a score. A long update is drawn back, and that is enough for once: it takes two rounds."""
+        return max(self.alike - USUAL, self.against - USUAL, min(self.long - USUAL, bound))
+
     def __str__(self) -> str:
         if self.long == self.strength:
             return "its updates are many times as long as those of the others"
@@ -81,7 +86,8 @@ def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None =
     best = likeness.max(dim=1)
     rest = F.normalize(stack.sum(0) - stack, dim=1)
     along = (stack * rest).sum(1)
-    against = torch.where(along < 0, _deviations(-along, -along), 0)
+    agree = 3 * int((along > 0).sum()) >= 2 * len(names)
+    against = torch.where((along < 0) & agree, _deviations(-along, -along), 0)
     return {
         name: Signs(
             float(best.values[k]), names[int(best.indices[k])], float(against[k]), (lengths or {}).get(name, 0.0)
@@ -106,14 +112,14 @@ class Ruling:
 
 
 def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float) -> Ruling:
-    """Scores go up by what the strength of signs exceeds a usual one by, or down; above the `bound` is a suspect.
+    """Scores go up by what the strength of signs exceeds a usual one by, or down. Above the `bound` is a suspect.
 
     Where more than a third of a round would be suspects, the round is made of groups and not of a few attackers:
     then none is left out.
     """
     scores = dict(before)
     for name, each in signs.items():
-        scores[name] = min(max(0.0, before.get(name, 0.0) + each.strength - USUAL), 4 * bound)
+        scores[name] = min(max(0.0, before.get(name, 0.0) + each.gain(bound)), 4 * bound)
     suspects = {name: str(each) for name, each in signs.items() if scores[name] > bound}
     few = 3 * len(suspects) <= len(signs)
     return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {})

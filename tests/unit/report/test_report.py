@@ -232,6 +232,23 @@ def test_strings_of_the_run_stay_strings(tmp_path):
     assert page.words.count("<script>alert(") > 10
 
 
+def test_suspicion_is_told_by_client_and_by_round_with_what_would_have_been(tmp_path):
+    folder = fake_run(tmp_path, clients=3, federated_rounds=8)
+    event = {"event": "suspicion", "stage": "federate", "left_out": {}, "drawn_back": {}}
+    first = {"round": 1, "scores": {"a": 2.5}, "drawn_back": {"b": {"update": 0.25}}}
+    first |= {"merged": {"step": 1.25, "separation": 0.9}, "otherwise": {"step": 5.5, "separation": 0.75}}
+    second = {"round": 2, "scores": {"a": 4.5}, "left_out": {"a": "it goes against the others"}}
+    second |= {"merged": {"step": 1.125, "separation": 0.91}}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(event | each) + "\n" for each in (first, second))
+    write_report(folder)
+    words = " ".join(" ".join(read(folder).text).split())
+    assert "federated a it goes against the others 4.5 1 0 –" in words
+    assert "federated b – 0.0 0 1 0.25" in words
+    assert "federated 1 a 2.5 – b 1.25 5.5 0.9 0.75" in words
+    assert "federated 2 a 4.5 a – 1.12 – 0.91 –" in words
+
+
 def test_a_run_that_has_just_begun(tmp_path):
     (tmp_path / "config.json").write_text('{"name": "new"}')
     write_report(tmp_path)

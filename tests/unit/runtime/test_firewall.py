@@ -12,7 +12,7 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import SAMPLES, STATISTICS, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import GRADIENT, SAMPLES, STATISTICS, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
 from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
 
@@ -85,14 +85,27 @@ def model_of(length: float, layout: Layout) -> ModelState:
     return ModelState(layout, flat)
 
 
-def test_a_long_update_is_drawn_back_to_half_as_much_again_as_the_median(layout: Layout):
+def test_an_update_longer_than_half_as_much_again_as_the_median_is_drawn_back(layout: Layout):
     nothing = model_of(0.0, layout)
     assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=100.0), nothing) == {
-        "d": {UPDATE: pytest.approx(0.0165)}
+        "d": {UPDATE: pytest.approx(0.0165**2)}
     }
     assert Firewall().excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=1.6), nothing) == {}
     assert Firewall(norm_multiple=1.2).excess(measures(a=1.0, b=1.2, c=0.8, e=1.1, d=1.6), nothing).keys() == {"d"}
     assert Firewall().outliers(measures(a=1.0, b=1.2, c=0.8, d=100.0)) == {}
+
+
+def test_nobody_gains_by_going_beyond_the_bound(layout: Layout):
+    """What is left of a step is longest at the bound, and falls from there on without a gap."""
+
+    def left(length: float, kind: str = UPDATE) -> float:
+        usual = {name: {kind: 1.0} for name in "abce"}
+        found = Firewall().excess({**usual, "d": {kind: length}}, model_of(0.0, layout))
+        return length * found.get("d", {}).get(kind, 1.0)
+
+    assert [left(length) for length in (1.4, 1.5, 1.6, 3.0, 15.0)] == pytest.approx([1.4, 1.5, 1.40625, 0.75, 0.15])
+    assert left(3.0, GRADIENT) == pytest.approx(0.75)
+    assert left(18.0, STATISTICS) == pytest.approx(9.0)  # images of a client may well be unusual
 
 
 def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
@@ -112,7 +125,7 @@ def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layo
 def test_among_few_clients_only_ten_times_the_median_is_too_much(layout: Layout):
     nothing = model_of(0.0, layout)
     assert Firewall().excess(measures(a=1.0, b=1.0, c=9.0), nothing) == {}
-    assert Firewall().excess(measures(a=1.0, b=1.0, c=20.0), nothing) == {"c": {UPDATE: pytest.approx(0.5)}}
+    assert Firewall().excess(measures(a=1.0, b=1.0, c=20.0), nothing) == {"c": {UPDATE: pytest.approx(0.25)}}
 
 
 def test_who_has_more_samples_may_go_farther_but_not_by_any_claim(layout: Layout):
@@ -120,7 +133,7 @@ def test_who_has_more_samples_may_go_farther_but_not_by_any_claim(layout: Layout
     assert Firewall().excess({**usual, "d": {UPDATE: 2.1, SAMPLES: 20}}, nothing) == {}  # up to 1.5 sqrt(2)
     assert Firewall().excess({**usual, "d": {UPDATE: 2.2, SAMPLES: 20}}, nothing).keys() == {"d"}
     claimed = Firewall().excess({**usual, "d": {UPDATE: 10.0, SAMPLES: 9000}}, nothing)
-    assert claimed["d"][UPDATE] == pytest.approx(1.5 * math.sqrt(3) / 10)
+    assert claimed["d"][UPDATE] == pytest.approx((1.5 * math.sqrt(3) / 10) ** 2)
 
 
 def test_what_cannot_be_drawn_back_is_refused_far_above_the_median():

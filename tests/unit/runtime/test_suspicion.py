@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from personae.algorithms import FedPE
 from personae.algorithms.fedpe import Up
 from personae.attacks import ATTACKS
 from personae.attacks.infiltration import Infiltration
-from personae.core.algorithm import ClientInfo
+from personae.core.algorithm import ClientInfo, Server
 from personae.core.backbone import Backbone
 from personae.core.message import ServerState
 from personae.core.payload import Count, ModelState, Scalars
+from personae.errors import Diverged
+from personae.runtime import round as rounds
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.knowledge import suspect, suspected, unlearnt
@@ -57,12 +60,33 @@ def test_who_goes_the_other_way_is_against():
     assert str(found["e"]) == "its update goes against those of the others"
 
 
+def test_where_nobody_agrees_there_is_nothing_to_go_against():
+    """Directions that add up to nothing: each goes against the sum of the others, and one of them most of all."""
+    prints = directions()
+    middle = torch.stack(list(prints.values())).mean(0)
+    prints = {name: F.normalize(each - 1.2 * middle, dim=0) for name, each in prints.items()}
+    rest = torch.stack([each for name, each in prints.items() if name != "e"]).sum(0)
+    prints["e"] = F.normalize(prints["e"] - 0.2 * F.normalize(rest, dim=0), dim=0)
+    assert float(prints["e"] @ F.normalize(rest, dim=0)) < -0.2
+    assert all(each.against == 0 for each in signs_of(prints).values())
+
+
 def test_who_is_drawn_back_by_far_is_long():
     found = signs_of(directions(0.3), {"b": 5.5, "c": 2.0})
     assert {name for name, each in found.items() if each.strength > 4} == {"b"}
     assert str(found["b"]) == "its updates are many times as long as those of the others"
     longer = ruling({}, found, 3.0).scores
     assert longer == {"b": 1.5}
+
+
+def test_who_was_too_long_once_is_drawn_back_and_no_suspect():
+    usual = {name: strong(1.0) for name in NAMES}
+    exploded = Signs(1.0, "x", 0.0, 1000.0)
+    once = ruling({}, {**usual, "a": exploded}, 3.0)
+    assert once.scores == {"a": 3.0}
+    assert once.suspects == {}
+    assert ruling(once.scores, usual, 3.0).scores == {}
+    assert list(ruling(once.scores, {**usual, "a": exploded}, 3.0).suspects) == ["a"]
 
 
 def test_among_few_nobody_is_judged():
@@ -132,9 +156,13 @@ CROWD = Crowd(tuple(f"client-{index}" for index in range(10)))
 
 
 def attacked(folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, **options) -> Rehearsal:
-    run = Rehearsal(folder, (stage_of(quickly(FedPE()), rounds=rounds, **options),), holdings=CROWD)
+    run = Rehearsal(folder, (stage_of(quickly(FedPE()), rounds=rounds),), holdings=CROWD, **options)
     plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed)
     return run.run(plot.transport(SameProcess(plot.federation(run.federation)), run.federation))
+
+
+def suspicions(run: Rehearsal) -> list[dict[str, Any]]:
+    return [event for event in run.notebook.books["metrics"] if event["event"] == "suspicion"]
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS.own if name != "poisoned-rows"])
@@ -146,11 +174,35 @@ def test_an_attacked_run_goes_on_to_its_end(name: str, tmp_path: Path):
 
 def test_colluders_with_equal_updates_are_left_out_at_once(tmp_path: Path):
     run = attacked(tmp_path, "equal-updates", 1.0, rounds=1)
-    (event,) = [event for event in run.notebook.books["metrics"] if event["event"] == "suspicion"]
+    (event,) = suspicions(run)
     attackers = Infiltration(ATTACKS["equal-updates"](), 0.2, run.seed).attackers(CROWD)
     assert set(event["left_out"]) == set(attackers)
     assert set(run.notebook.rounds()[0]["rejected"]) == set(attackers)
     assert min(event["scores"][name] for name in attackers) > 3
+
+
+def step_of(run: Rehearsal, weights: int) -> float:
+    begin = run.federation.backbone().state().flat
+    return float((run.final() - begin)[:weights].norm())
+
+
+def test_the_record_has_the_model_that_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is that of a run without defences, and the run itself does not notice that it was made."""
+    defended = attacked(tmp_path / "on", "equal-updates", 50.0, rounds=1)
+    bare = attacked(tmp_path / "off", "equal-updates", 50.0, rounds=1, firewall=Firewall(enabled=False))
+    (event,) = suspicions(defended)
+    weights = defended.federation.backbone().layout.trainable_size
+    assert event["merged"]["step"] == pytest.approx(step_of(defended, weights))
+    assert event["otherwise"]["step"] == pytest.approx(step_of(bare, weights))
+    assert event["otherwise"]["step"] > 2 * event["merged"]["step"]
+    longer = attacked(tmp_path / "again", "label-flip", 50.0)
+    assert all(event["otherwise"] for event in suspicions(longer) if event["drawn_back"])
+    monkeypatch.setattr(rounds, "_aside", refuse)
+    assert torch.equal(attacked(tmp_path / "without", "label-flip", 50.0).final(), longer.final())
+
+
+def refuse(server: Server) -> Server:
+    raise Diverged("there would be no model")
 
 
 def test_an_attacked_run_that_was_cut_off_goes_on_with_the_same_scores(tmp_path: Path):
