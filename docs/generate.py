@@ -237,7 +237,7 @@ def _signature(name: str, thing: Any) -> str:
         return ""
     if re.search(r"<|0x", signature):  # a default that is no plain value
         return ""
-    signature = re.sub(r"\b(?:\w+\.)+(?=\w)", "", signature)  # names without their modules
+    signature = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", signature)  # names without their modules
     return f"```python\n{name}{signature}\n```\n\n"
 
 
