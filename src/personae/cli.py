@@ -2,6 +2,8 @@
 
 import errno
 import sys
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, NoReturn
 
 import typer
@@ -44,20 +46,26 @@ class Commands(TyperGroup):
                 raise typer.Exit(error.exit_code) from None
 
 
-app = typer.Typer(cls=Commands, callback=about.personae, no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(runs.app)
-app.add_typer(comparing.app)
-app.add_typer(evaluation.app)
-app.add_typer(attacking.app)
-app.add_typer(admission.app)
-app.add_typer(privacy.app)
-app.add_typer(partition.app)
-app.add_typer(recipes.app)
-app.add_typer(deployment.app)
-app.add_typer(recognition.app)
-app.add_typer(keeping.app)
-app.add_typer(data.app, name="data")
-app.add_typer(about.app)
+TOPICS: Mapping[str, tuple[ModuleType, ...]] = {  # in the order of `personae --help`
+    "Run experiments": (runs, comparing, recipes),
+    "Look at faces and divide them": (data, partition),
+    "Use models": (evaluation, recognition),
+    "Train over a network": (deployment, admission),
+    "Privacy and attacks": (privacy, keeping, attacking),
+    "Look things up": (about,),
+}
+app = typer.Typer(
+    cls=Commands,
+    callback=about.personae,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does so itself
+)
+for topic, modules in TOPICS.items():
+    for module in modules:
+        for command in (*module.app.registered_commands, *module.app.registered_groups):
+            command.rich_help_panel = topic
+        app.add_typer(module.app)
 
 
 def main() -> None:

@@ -155,5 +155,5 @@ def _without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run directory"):
+    with pytest.raises(ConfigError, match="give the folder of a run"):
         RunResult(str(tmp_path))

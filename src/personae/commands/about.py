@@ -22,10 +22,10 @@ def _say_version(asked: bool) -> None:
 
 def personae(
     asked: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say which version this is.")
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated face recognition: train one model together, keep a personal one each, share no faces."""
+    """Federated face recognition: train one model together, share no faces, and keep a personal model if you like."""
 
 
 def _algorithm_names(incomplete: str) -> list[str]:
@@ -37,13 +37,11 @@ def _algorithm_names(incomplete: str) -> list[str]:
 def algorithms(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="One of them, or module:Class; explains each of its parameters.", autocompletion=_algorithm_names
-        ),
+        typer.Argument(help="An algorithm, or module:Class; explains its parameters.", autocompletion=_algorithm_names),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the algorithms with their hyper-parameters, or explain one."""
+    """List the algorithms, or explain one and its parameters."""
     if name is None:
         screen.algorithms(as_json)
     else:
@@ -59,13 +57,11 @@ def _layer_names(incomplete: str) -> list[str]:
 def layers(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="One of them, or module:Class; explains each of its settings.", autocompletion=_layer_names
-        ),
+        typer.Argument(help="A layer, or module:Class; explains its settings.", autocompletion=_layer_names),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the layers that go around algorithms with their settings, or explain one."""
+    """List the layers that go around algorithms, or explain one and its settings."""
     if name is None:
         screen.layers(as_json)
     else:
@@ -74,7 +70,7 @@ def layers(
 
 @app.command()
 def disclose(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as the page of the documentation.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List what leaves a client in each algorithm."""
@@ -83,5 +79,5 @@ def disclose(
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, extras, cores, cache, speed."""
+    """Check this machine: versions, extras, cores, cache and speed."""
     screen.findings(examine(), as_json)

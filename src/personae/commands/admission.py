@@ -1,4 +1,4 @@
-"""Who takes part in a run, by the word of its operator."""
+"""Who takes part in a run, as its operator decides."""
 
 import json
 from pathlib import Path
@@ -13,20 +13,20 @@ from personae.screen.basics import say
 
 app = typer.Typer()
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, going on or to be resumed.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that is not finished.")]
 Clients = Annotated[list[str], typer.Argument(metavar="CLIENT", help="Names of clients.")]
-Reason = Annotated[str, typer.Option(help="Why; it is kept with the decision.")]
+Reason = Annotated[str, typer.Option(help="Why; kept with the decision.")]
 
 
 @app.command()
 def exclude(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
-    """Put clients out of a run from its next round on; what is kept of them by name is forgotten."""
+    """Exclude clients from a run from its next round on, and forget what is kept under their names."""
     _tell(Exclusions.of(run).decide(exclude=clients, clients=_known(run), reason=reason))
 
 
 @app.command()
 def include(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
-    """Let clients that were put out of a run take part again."""
+    """Let excluded clients take part again."""
     _tell(Exclusions.of(run).decide(include=clients, clients=_known(run), reason=reason))
 
 

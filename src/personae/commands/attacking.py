@@ -20,8 +20,8 @@ app = typer.Typer()
 def attack(
     path: ExperimentFile,
     name: Annotated[str, typer.Option("--with", metavar="NAME", help=f"The attack: {', '.join(ATTACKS.own)}.")],
-    share: Annotated[float, typer.Option(help="Which share of the clients attacks; one at least.")] = 0.2,
-    scale: Annotated[float, typer.Option(help="How many times as far attackers go as their attack alone would.")] = 1.0,
+    share: Annotated[float, typer.Option(help="Share of the clients that attack; at least one client.")] = 0.2,
+    scale: Annotated[float, typer.Option(help="Multiply what attackers change by this factor.")] = 1.0,
     out: Annotated[Path | None, typer.Option(help="Folder of both runs; runs/attack-NAME by default.")] = None,
     settings: Settings = None,
     variant: Variant = None,
@@ -29,7 +29,7 @@ def attack(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment with attackers among its clients, for research: what is lost, and what the server did."""
+    """Run an experiment with attackers among its clients: what it costs, and what the server did."""
     if name not in ATTACKS:
         raise ConfigError(f"--with {name}: there is no such attack; there are {', '.join(ATTACKS)}")
     experiment = load_experiment(path, settings or [], variant)

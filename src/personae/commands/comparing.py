@@ -1,4 +1,4 @@
-"""Runs side by side, methods side by side on one's own faces, and a run while it is going on."""
+"""Runs side by side, methods side by side on your own faces, and a run that is not finished."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,27 +34,32 @@ REFRESH = 5  # seconds after which a browser loads a page again
 @app.command()
 def compare(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN ... | FACES", help="Runs, the first to compare with; or faces.")
+        list[Path],
+        typer.Argument(metavar="RUN RUN ... | FACES", help="Runs, the first as baseline; or a folder of faces."),
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAME,NAME", help=f"On FACES: the methods to try; {','.join(USUAL)} by default.")
+        str, typer.Option(metavar="NAME,NAME", help=f"With FACES: the methods to try; {','.join(USUAL)} by default.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="The page, comparison.html by default; of FACES the folder of the run.")
+        Path | None, typer.Option(help="The page; comparison.html by default. With FACES: folder of the run.")
     ] = None,
-    public: Annotated[Path | None, typer.Option(metavar="FACES", help="Public faces to begin with.")] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="A model to begin with.")] = None,
+    public: Annotated[
+        Path | None, typer.Option(metavar="FACES", help="With FACES: public faces to pre-train on.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="With FACES: a model to start from.")] = None,
     backbone: BackboneName = None,
     embedding: EmbeddingSize = 512,
     size: ImageSize = 112,
-    clients: Annotated[int, typer.Option(min=2, help="On FACES: how many share them.")] = 5,
-    rounds: Annotated[int | None, typer.Option(min=1, help="On FACES: of each method.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="On FACES: go on after the last completed round.")] = False,
+    clients: Annotated[int, typer.Option(min=2, help="With FACES: how many clients share them.")] = 5,
+    rounds: Annotated[int | None, typer.Option(min=1, help="With FACES: rounds of each method.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With FACES: continue after the last completed round.")
+    ] = False,
     workers: Workers = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Show runs side by side, or try several methods on your own faces: who is better, and is that noise?"""
+    """Compare runs, or several methods on your own faces: which is better, and is the difference noise?"""
     if len(paths) > 1:
         if methods:
             raise ConfigError("--methods goes with one folder of faces, not with runs")
@@ -92,11 +97,11 @@ def compare(
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, here or at the server.")],
-    page: Annotated[bool, typer.Option("--page", help=f"Also keep {PAGE} in it, which a browser loads again.")] = False,
-    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Say where it stands, and stop.")] = False,
+    page: Annotated[bool, typer.Option("--page", help=f"Also write {PAGE} there, which reloads itself.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and stop.")] = False,
 ) -> None:
-    """Follow a run while it is going on, until it is finished."""
+    """Follow a run until it is finished."""
     read_run(run)  # says so if it is none
 
     def seen(now: Run) -> None:

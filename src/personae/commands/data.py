@@ -23,7 +23,9 @@ from personae.data.decoded import pack_faces
 from personae.data.inspection import inspect_faces
 from personae.errors import Interrupted
 
-app = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
+app = typer.Typer()
+faces = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
+app.add_typer(faces, name="data")
 
 Faces = Annotated[
     str,
@@ -32,11 +34,11 @@ Faces = Annotated[
         help="Faces: a folder, zip, list, .rec, Parquet, pack, or a benchmark, such as cfpfp=PATH.",
     ),
 ]
-Height = Annotated[int, typer.Option(min=1, help="Of the images, in pixels.")]
-Width = Annotated[int, typer.Option(min=1, help="Of the images, in pixels; some networks want 96.")]
+Height = Annotated[int, typer.Option(min=1, help="Height of the images, in pixels.")]
+Width = Annotated[int, typer.Option(min=1, help="Width of the images, in pixels; some networks want 96.")]
 
 
-@app.command()
+@faces.command()
 def inspect(
     faces: Faces,
     identity_level: IdentityLevel = None,
@@ -52,9 +54,9 @@ def inspect(
     screen.inspection(found, as_json)
 
 
-@app.command()
+@faces.command()
 def pack(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Faces in any layout that is read.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Faces in any supported format.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write, such as train.faces.")],
     height: Height = 112,
     width: Width = 112,
@@ -66,7 +68,7 @@ def pack(
     unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode faces into one file that maps into memory, and that experiments read like any other faces."""
+    """Decode faces into one file, which experiments read without decoding it."""
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     faces = pack_faces(
         source,
@@ -81,16 +83,17 @@ def pack(
     screen.packed(faces, target, as_json)
 
 
-@app.command()
+@faces.command()
 def align(
     source: Annotated[
-        str, typer.Argument(metavar="[NAME=]SRC", help="Photographs in any layout that is read; cfpfp=SRC names it.")
+        str,
+        typer.Argument(metavar="[NAME=]SRC", help="Photographs in any supported format; cfpfp=SRC names the format."),
     ],
-    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one to continue.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder, or one that is not finished.")],
     height: Height = 112,
     width: Width = 112,
     landmarks: Annotated[
-        Path | None, typer.Option(help="Lines of a path and x y of five points, in place of the detector.")
+        Path | None, typer.Option(help="File with five points per image (path x y x y ...), instead of the detector.")
     ] = None,
     margin: Annotated[
         float, typer.Option(min=0, max=4, help="Margin to add around tight crops, as a share of the longer side.")
@@ -102,7 +105,7 @@ def align(
     unlabelled: Unlabelled = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the main face of each image and bring its eyes, nose and mouth to where networks expect them."""
+    """Find the main face of each image, and move its eyes, nose and mouth to where networks expect them."""
     try:
         path, layout = layout_at(source)
         done = align_faces(

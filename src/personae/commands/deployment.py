@@ -45,8 +45,8 @@ app = typer.Typer()
 def serve(
     path: ExperimentFile,
     certs: Annotated[Path, typer.Option(help="The server's folder, as made by personae certs.")] = Path("certs/server"),
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen at.")] = 9093,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 9093,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
     settings: Settings = None,
     variant: Variant = None,
@@ -56,12 +56,14 @@ def serve(
     coding: Annotated[str, typer.Option(click_type=Choice(CODINGS), help="How models travel.")] = "exact",
     largest: Annotated[
         int | None,
-        typer.Option(min=1, help="The largest answer in MiB. Default: 64 and four times the model."),
+        typer.Option(min=1, help="The largest answer in MiB. Default: 64, plus four times the model."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Put a client out of the run; repeat.")
+        list[str] | None, typer.Option(metavar="NAME", help="Exclude a client from the run; repeat for more.")
     ] = None,
-    include: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Let it in again; repeat.")] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Include it again; repeat for more.")
+    ] = None,
     app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
     device: Device = "cpu",
     track: Track = None,
@@ -123,7 +125,7 @@ def join(
     secret: Annotated[
         Path | None, typer.Option(help="File with the secret that the clients share, as made by personae secret.")
     ] = None,
-    public: Annotated[Path | None, typer.Option(help="Its copy of the experiment's public faces.")] = None,
+    public: Annotated[Path | None, typer.Option(help="This client's copy of the experiment's public faces.")] = None,
     unlabelled: Unlabelled = False,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
@@ -162,16 +164,18 @@ def join(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write them; existing files stay.")] = Path(
-        "certs"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to write them; existing files are kept.")
+    ] = Path("certs"),
     hosts: Annotated[
         list[str] | None, typer.Option("--host", help="A name or address of the server; repeat for more.")
     ] = None,
-    clients: Annotated[list[str] | None, typer.Option("--client", help="The name of a client; repeat.")] = None,
+    clients: Annotated[
+        list[str] | None, typer.Option("--client", help="The name of a client; repeat for more.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an authority, a server's certificate and keys of clients, for tests and labs."""
+    """Make a certificate authority, the server's certificate and a key for each client, for tests and labs."""
     require_flower()
     from personae.deployment.certs import make_certificates
 
@@ -180,9 +184,9 @@ def certs(
 
 @app.command()
 def secret(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; one that is there stays.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; an existing file is kept.")],
 ) -> None:
-    """Make a secret that clients share (FedGC's `link`), and print its digest, which is all that the server gets."""
+    """Make the secret that clients share (FedGC's `link`), and print its digest. The server gets only the digest."""
     from personae.experiment.shared_secret import make_secret
 
     typer.echo(make_secret(file))

@@ -76,7 +76,7 @@ def evaluate(
     use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep vectors for the next time.")] = True,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with curves.")] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Save the figures, for the thresholds of enroll.")
+        Path | None, typer.Option(metavar="FILE.json", help="Save the figures; enroll takes its threshold from them.")
     ] = None,
     skip_unreadable: SkipUnreadable = False,
     align: Align = False,
@@ -86,7 +86,7 @@ def evaluate(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model on benchmarks: accuracy, true accept rates, ranks, groups; with intervals and curves."""
+    """Evaluate a model on benchmarks: accuracy, true accept rates, ranks and groups, with intervals and curves."""
     check_device(device)
     for target in filter(None, (report, save)):
         require_place(target)
@@ -133,10 +133,12 @@ def cluster(
     search: Annotated[
         Search | None, typer.Option(help="c-finch, finch: how neighbours are found; auto: faiss beyond 200,000 images.")
     ] = None,
-    clusters: Annotated[int | None, typer.Option(help="k-means: how many.")] = None,
-    images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images of a person.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="k-means: how many clusters.")] = None,
+    images_each: Annotated[float | None, typer.Option(help="k-means without --clusters: images per person.")] = None,
     radius: Annotated[float | None, typer.Option(help="dbscan: how near neighbours are.")] = None,
-    neighbours: Annotated[int | None, typer.Option(help="dbscan, hdbscan: how many make an image dense.")] = None,
+    neighbours: Annotated[
+        int | None, typer.Option(help="dbscan, hdbscan: neighbours that a core of a cluster has.")
+    ] = None,
     min_images: Annotated[int, typer.Option(min=1, help="Drop smaller clusters.")] = 2,
     seed: Annotated[int, typer.Option(help="k-means: the random seed.")] = 0,
     skip_unreadable: SkipUnreadable = False,

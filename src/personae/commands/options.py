@@ -56,31 +56,31 @@ Without = Annotated[
 Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="The faces have no labels; folder names are ignored.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")]
-StageName = Annotated[str | None, typer.Option(help="Use the model of this stage of a run or a home.")]
+StageName = Annotated[str | None, typer.Option(help="With a run or a home: use the model of this stage.")]
 BackboneName = Annotated[
     str | None, typer.Option(help=f"The network of a weights file, if it is not recognised ({', '.join(NETWORKS)}).")
 ]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
-ClientName = Annotated[str | None, typer.Option("--client", help="Use this client's personal model, of a run.")]
+ClientName = Annotated[str | None, typer.Option("--client", help="With a run: use the personal model of this client.")]
 RunName = Annotated[
-    str | None, typer.Option("--run", metavar="NAME", help="Use this run of a home; the newest by default.")
+    str | None, typer.Option("--run", metavar="NAME", help="With a home: use this run; the newest by default.")
 ]
-Personal = Annotated[bool, typer.Option("--personal", help="Use the client's own model of a home, not the shared one.")]
+Personal = Annotated[bool, typer.Option("--personal", help="With a home: use the personal model, not the shared one.")]
 OwnData = Annotated[
-    Path | None, typer.Option("--data", metavar="FACES", help="Where the client's faces are now, for a home.")
+    Path | None, typer.Option("--data", metavar="FACES", help="With a home: where the client's faces are now.")
 ]
-Mirror = Annotated[bool, typer.Option(help="Add the vector of an image's mirror image.")]
+Mirror = Annotated[bool, typer.Option(help="Add the vector of the mirrored image.")]
 RawPixels = Annotated[
     bool, typer.Option("--raw-pixels", help="The ONNX model takes pixels from 0 to 255, not -1 to 1.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the experiment.")
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value, such as seed=1; repeat for more.")
 ]
 IdentityLevel = Annotated[
-    Level | None, typer.Option("--identity-level", help="Which level of nested folders is the people: first or last.")
+    Level | None, typer.Option("--identity-level", help="Which level of nested folders names the people.")
 ]
-Variant = Annotated[str | None, typer.Option(help="One of the variants that the file holds.")]
+Variant = Annotated[str | None, typer.Option(help="Use this variant of the experiment.")]
 
 
 def _with_detector(asked: bool) -> bool:
@@ -101,7 +101,7 @@ Missed = Annotated[
     typer.Option("--missed", help="With --align: skip photographs without a face, or crop them around the centre."),
 ]
 AsTheyAre = Annotated[
-    bool, typer.Option("--as-they-are", help="Accept images whose size says that they are not aligned.")
+    bool, typer.Option("--as-they-are", help="Accept images that are probably not aligned, by their size.")
 ]
 
 

@@ -25,15 +25,17 @@ app = typer.Typer()
 @app.command()
 def partition(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip or list of faces, or `synthetic`.")],
-    by: Annotated[By, typer.Option(help="How identities are dealt.")] = "equal",
+    by: Annotated[By, typer.Option(help="How people are divided.")] = "equal",
     clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
     mu: Annotated[float, typer.Option(help="Log-normal: the mean of the logarithm.")] = 3.0,
     sigma: Annotated[float, typer.Option(help="Log-normal: the deviation of the logarithm.")] = 3.0,
-    shared: Annotated[float, typer.Option(help="Share of identities held by several clients.")] = 0.0,
-    new_clients: Annotated[int, typer.Option(help="Clients kept out of training.")] = 0,
-    predicate: Annotated[list[str] | None, typer.Option(help='By attributes: e.g. "Male & !Young"; repeat.')] = None,
+    shared: Annotated[float, typer.Option(help="Share of the people that several clients hold.")] = 0.0,
+    new_clients: Annotated[int, typer.Option(help="Clients that take no part in training.")] = 0,
+    predicate: Annotated[
+        list[str] | None, typer.Option(help='By attributes: e.g. "Male & !Young"; repeat for more.')
+    ] = None,
     source: Annotated[str, typer.Option(help="By domain: the source domain.")] = "",
-    drop_small: Annotated[bool, typer.Option(help="Leave identities with a single image out.")] = False,
+    drop_small: Annotated[bool, typer.Option(help="Leave out people with a single image.")] = False,
     unlabelled: Unlabelled = False,
     identities: Annotated[int, typer.Option(help="Synthetic: how many people.")] = 200,
     seed: Annotated[int, typer.Option(help="The random seed of the partition.")] = 0,

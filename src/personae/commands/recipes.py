@@ -15,16 +15,18 @@ app = typer.Typer()
 
 @app.command(name="recipes")
 def list_recipes(as_json: AsJson = False) -> None:
-    """List the experiments that come with the package. Commands take their names."""
+    """List the recipes: experiments that come with the package."""
     screen.recipes({name: recipes.summary(path) for name, path in recipes.recipes().items()}, as_json)
 
 
 @app.command()
 def init(
-    name: Annotated[str, typer.Argument(help="The recipe to begin with.", autocompletion=recipe_names)] = "quick",
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="NAME.toml by default.")] = None,
+    name: Annotated[str, typer.Argument(help="The recipe to start from.", autocompletion=recipe_names)] = "quick",
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="File to write; NAME.toml by default.")
+    ] = None,
 ) -> None:
-    """Write a recipe as an experiment file of your own, to edit."""
+    """Write a recipe to a file that you can edit."""
     path = to or Path(f"{name.replace('/', '-')}.toml")
     recipes.write_recipe(name, path)
     screen.written_experiment(path, "run" if load_experiment(path).data.private else "serve")

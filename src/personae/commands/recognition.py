@@ -53,17 +53,21 @@ UsedModel = Annotated[
 ]
 GalleryFile = Annotated[Path, typer.Option("--gallery", metavar="FILE", help="The gallery, a file.")]
 AtFar = Annotated[
-    float | None, typer.Option("--far", min=0, max=1, help="Accept at this false accept rate of an evaluation.")
+    float | None, typer.Option("--far", min=0, max=1, help="Use the threshold for this false accept rate.")
 ]
 EvaluationFile = Annotated[
     Path | None,
-    typer.Option("--evaluation", metavar="FILE.json", help="Where thresholds come from; the model's card by default."),
+    typer.Option(
+        "--evaluation", metavar="FILE.json", help="File with thresholds (evaluate --save); the model's card by default."
+    ),
 ]
-BenchmarkName = Annotated[str | None, typer.Option(help="The benchmark of the evaluation that counts.")]
+BenchmarkName = Annotated[str | None, typer.Option(help="The benchmark that the threshold was measured on.")]
 ShowScores = Annotated[
-    bool, typer.Option("--scores", help="Show scores, too; from some tens of them a template can be computed.")
+    bool, typer.Option("--scores", help="Also show scores. A few dozen scores are enough to compute a template.")
 ]
-ByHand = Annotated[float | None, typer.Option("--threshold", min=-1, max=1, help="Accept scores from this value on.")]
+ByHand = Annotated[
+    float | None, typer.Option("--threshold", min=-1, max=1, help="Accept scores of at least this value.")
+]
 
 
 @app.command(name="export")
@@ -89,7 +93,7 @@ def export_a_model(
         list[str] | None,
         typer.Option("--on", metavar="[NAME=]PATH", help="Evaluate on these faces; by default on those of the run."),
     ] = None,
-    evaluate: Annotated[bool, typer.Option(help="Evaluate what was written, for the card.")] = True,
+    evaluate: Annotated[bool, typer.Option(help="Evaluate the written model, for the card.")] = True,
     far: Annotated[list[float] | None, typer.Option(min=0, max=1, help="A false accept rate; repeat for more.")] = None,
     resamples: Resamples = 200,
     skip_unreadable: SkipUnreadable = False,
@@ -194,7 +198,7 @@ def verify(
     scores: ShowScores = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether two images are of one person, or B of the enrolled person A. Exit code 0 if so, 7 if not."""
+    """Say whether two images show one person, or whether B shows the enrolled person A. Exit code 0: yes, 7: no."""
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with _opened(gallery) as known:
@@ -224,7 +228,7 @@ def identify(
     scores: ShowScores = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which enrolled person is on each image. Exit code 0 if all are known, 7 if one is not.
+    """Say which enrolled person each image shows. Exit code 0: all are known, 7: one is not.
 
     It names images that it cannot use and answers for the others; the exit code is then 3.
     """
@@ -238,21 +242,23 @@ def identify(
         screen.matches(matches, used.threshold, as_json, scores=scores, unusable=given.unusable)
 
 
-galleries = typer.Typer(help="Who is known: list people, or erase somebody.", no_args_is_help=True)
+galleries = typer.Typer(help="List the enrolled people, or erase one.", no_args_is_help=True)
 app.add_typer(galleries, name="gallery")
 
 
 @galleries.command(name="list")
-def list_people(gallery: Annotated[Path, typer.Argument(metavar="FILE")], as_json: AsJson = False) -> None:
-    """List who is enrolled, and the threshold."""
+def list_people(
+    gallery: Annotated[Path, typer.Argument(metavar="FILE", help="The gallery, a file.")], as_json: AsJson = False
+) -> None:
+    """List the enrolled people and the threshold."""
     with Gallery.open(gallery) as known:
         screen.people(known, as_json)
 
 
 @galleries.command(name="remove")
 def remove_person(
-    gallery: Annotated[Path, typer.Argument(metavar="FILE")],
-    name: Annotated[str, typer.Argument(help="Whom to erase.")],
+    gallery: Annotated[Path, typer.Argument(metavar="FILE", help="The gallery, a file.")],
+    name: Annotated[str, typer.Argument(help="The person to erase.")],
 ) -> None:
     """Erase a person: the file is rewritten, so that nothing of them is left in it."""
     with Gallery.open(gallery) as known:

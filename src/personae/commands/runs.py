@@ -48,16 +48,16 @@ app = typer.Typer()
 
 @app.command()
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="With fewer photographs and rounds: a minute.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="All five systems, a row each: several minutes more.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer photographs and rounds: one minute.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All five systems, one row each: several minutes more.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/demo by default.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is one.")
     ] = False,
     workers: Workers = None,
     track: Track = None,
 ) -> None:
-    """Compare training alone, together and on pooled faces; nothing is needed but four minutes."""
+    """Compare training alone, together and on pooled faces. It takes four minutes and needs no data."""
     if quick and every:
         raise ConfigError("--quick and --all are two demos; choose one")
     name, option, following = "demo", "", "personae demo --all"
@@ -84,16 +84,20 @@ def run(
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="On FACES: run what is proposed.")] = False,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="On FACES: write the proposal there.")] = None,
-    public: Annotated[Path | None, typer.Option(metavar="FACES", help="On FACES: public faces to begin with.")] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="On FACES: a model to begin with.")] = None,
-    clients: Annotated[int | None, typer.Option(min=2, help="On FACES: how many share them.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With FACES: run the proposal.")] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="With FACES: write the proposal to this file.")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(metavar="FACES", help="With FACES: public faces to pre-train on.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="With FACES: a model to start from.")] = None,
+    clients: Annotated[int | None, typer.Option(min=2, help="With FACES: how many clients share them.")] = None,
     unlabelled: Unlabelled = False,
     settings: Settings = None,
     variant: Variant = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after the last completed round, if there is any.")
+        bool, typer.Option("--resume", help="Continue after the last completed round, if there is one.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print clients, samples, bytes and memory; train nothing.")
@@ -109,7 +113,7 @@ def run(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment; or look at a folder of faces, and propose one."""
+    """Run an experiment. Given a folder of faces, propose one."""
     execution = execution_of(device, workers, without, track)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     given = {"--to": to, "--public": public, "--weights": weights, "--clients": clients}
@@ -157,7 +161,7 @@ def run(
 def reproduce_claims(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
     scale: Annotated[
-        Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its numbers.")
+        Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its size.")
     ] = "small",
     claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
@@ -165,7 +169,7 @@ def reproduce_claims(
     resume: Annotated[bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="MINUTES", min=0, help="Stop after so many minutes (exit code 5); --resume continues."),
+        typer.Option(metavar="MINUTES", min=0, help="Stop after this many minutes (exit code 5); --resume continues."),
     ] = None,
     records: Annotated[
         list[Path] | None,

@@ -217,7 +217,7 @@ class NetworkVector(Payload):
 class ModelState(NetworkVector):
     """Weights and float buffers of the backbone."""
 
-    meaning = "the network's weights after work on the client's faces"
+    meaning = "the network's weights after training on the client's faces"
     short = "weights"
 
     @classmethod
@@ -243,7 +243,7 @@ class ModelState(NetworkVector):
 class ModelWithoutStatistics(NetworkVector):
     """A model without the running statistics of BatchNorm, which stay with the client."""
 
-    meaning = "the network's weights after work on the client's faces, without the running statistics of BatchNorm"
+    meaning = "the network's weights after training on the client's faces, without the running statistics of BatchNorm"
     short = "weights"
 
     @classmethod
@@ -254,7 +254,7 @@ class ModelWithoutStatistics(NetworkVector):
 class ModelWithoutBatchNorm(NetworkVector):
     """A model without statistics, scales and shifts of BatchNorm, which stay with the client."""
 
-    meaning = "the network's weights after work on the client's faces, without anything of BatchNorm"
+    meaning = "the network's weights after training on the client's faces, without anything of BatchNorm"
     short = "weights"
 
     @classmethod
@@ -392,9 +392,9 @@ class Aliases(Payload):
 
 @dataclass(frozen=True)
 class Count(Payload):
-    """How many samples an update rests on."""
+    """How many samples are behind an update."""
 
-    meaning = "the number of samples that an update rests on"
+    meaning = "the number of samples behind an update"
     short = "counts"
     is_figure = True
 

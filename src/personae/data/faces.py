@@ -89,12 +89,16 @@ class FaceSet:
         enough = np.flatnonzero(self.images_per_identity >= max(min_images, 1))
         stop = len(enough) if count is None else first + count
         if first < 0 or stop > len(enough) or stop <= first:
+            if not enough.size:
+                raise DataError(
+                    f"{self.name}: none of {counted(len(self.images_per_identity), 'identity')} has {min_images} "
+                    "images or more; add images, or lower min_images"
+                )
             asked = "all" if count is None else f"{count}"
             having = f" with at least {min_images} images" if min_images > 1 else ""
-            advice = "ask for fewer, or allow identities with fewer images"
             raise DataError(
-                f"{self.name}: {asked} identities from number {first} on were asked for, "
-                f"but there {'is' if len(enough) == 1 else 'are'} {counted(len(enough), 'identity')}{having}; {advice}"
+                f"{self.name}: first = {first} and identities = {asked} do not fit: there "
+                f"{'is' if len(enough) == 1 else 'are'} {counted(len(enough), 'identity')}{having}; lower them"
             )
         return self.select(np.flatnonzero(np.isin(self.identity, enough[first:stop])))
 

@@ -32,7 +32,8 @@ def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = N
         return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{place}: this is missing{more}"
-    text = first["msg"].removeprefix("Value error, ")
+    text = first["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    text = text.replace("Input should be", "this should be", 1)
     return f"{place}: {text}, not {first['input']!r}{more}" if _is_plain(first["input"]) else f"{place}: {text}{more}"
 
 

@@ -10,7 +10,7 @@ from personae.data.holdings import Holding
 from personae.errors import ConfigError
 from personae.experiment.materials import Materials
 from personae.privacy.accountant import Accountant
-from personae.privacy.disclosure import message_bytes, sends, withheld
+from personae.privacy.disclosure import descriptions, message_bytes, sends, withheld
 from personae.runtime.spool import MEMORY
 
 ALL_FACES = "the faces themselves, to one place"
@@ -46,6 +46,7 @@ class Forecast:
     memory_bytes: int  # of weights and updates in all processes; the activations of a batch come on top
     pixel_bytes: int  # mapped from disk, shared by all processes
     stages: list[StageForecast]
+    kinds: dict[str, str]  # what may leave, by the name of its type, in two or three words
     privacy: list[str]  # epsilon at the end, in words; nothing, where no layer adds noise
 
 
@@ -70,6 +71,7 @@ def forecast(materials: Materials) -> Forecast:
         memory_bytes=4 * layout.size * COPIES * (workers + (workers > 1)) + MEMORY,
         pixel_bytes=sum(len(faces) * faces.size[0] * faces.size[1] * 3 for faces in sets),
         stages=[_stage(stage, trainers, layout, width, materials) for stage in experiment.recipe],
+        kinds={name: kind.short for name, kind in descriptions(stage.algorithm for stage in experiment.recipe).items()},
         privacy=Accountant(experiment.recipe, eligible, experiment.budget).outlook(),
     )
 

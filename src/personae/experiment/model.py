@@ -93,11 +93,13 @@ def load_state(
     if not model.is_dir():
         if stage is not None or client is not None:
             raise ConfigError(f"--stage and --client go with a run, and {model} is none")
+        if not model.exists():
+            raise ConfigError(f"{model}: no such file or folder; give a run, a client's home or a weights file")
         return load_weights(model, network)
     config = model / "config.json"
     if not config.is_file():
         raise ConfigError(
-            f"{model}: this folder is neither a run nor the home of a client that has been asked in one; "
+            f"{model}: this folder is neither a run nor the home of a client that has taken part in one; "
             "give such a folder or a weights file"
         )
     chosen = finished_stage(model, stage)

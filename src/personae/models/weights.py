@@ -98,7 +98,7 @@ def _read(path: Path) -> tuple[object, str | None]:
         with path.open("rb") as file:
             header, size = int.from_bytes(file.read(8), "little"), file.seek(0, 2)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); give the path of a weights file") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give a weights file") from error
     try:
         if path.suffix.lower() == SAFETENSORS:
             if header > min(MAX_HEADER, size):

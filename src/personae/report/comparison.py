@@ -32,7 +32,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
         try:
             found = read_run(folder)
         except (ConfigError, DataError) as error:
-            notes.append(Note(f"{name} is left out: {error}.", "warning"))
+            notes.append(Note(f"{name} is left out. {error}.", "warning"))
             continue
         best = verdict(found).best
         if best is None:
@@ -44,7 +44,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
             notes.append(Note(f"{name} is not finished ({stages}); its figures are provisional."))
     if len(runs) < 2:
         reasons = " ".join(note.text for note in notes)
-        raise ConfigError(f"a comparison takes two runs that can be read, not {len(runs)}. {reasons}".strip())
+        raise ConfigError(f"a comparison needs two runs that can be read, not {len(runs)}. {reasons}".strip())
     first = next(iter(runs))
     records = {name: runs[name].records[model.stage.name] for name, model in chosen.items()}
     for name in list(runs)[1:]:

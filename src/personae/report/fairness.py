@@ -45,12 +45,15 @@ def fairness_section(run: Run) -> Section:
     """All of it, for a page."""
     lines = lines_of(run)
     caption = (
-        "How evenly clients are served, each on its own test images, in percent: the global model, and after the arrow "
+        "Each client on its own test images, in percent: the global model, and after the arrow "
         "the model that each client uses. The deviation is that over the clients; a tenth is at least one client."
     )
     tables = [Table(HEAD, [line.cells for line in lines], caption, texts=3)] if lines else []
     return Section(
-        "fairness", "Fairness", "Is everybody served alike? The worst client and the worst tenth.", tables=tables
+        "fairness",
+        "Fairness",
+        "Do the models work equally well for all clients? The worst client and the worst tenth.",
+        tables=tables,
     )
 
 

@@ -126,7 +126,7 @@ def score_distributions(run: Run) -> Section:
             svg = score_histogram(f"scores-{number}-{at}", bins["edges"], bins["genuine"], bins["impostor"], limits)
             summary = f"{counted(sum(bins['genuine']), 'pair')} of one person, {sum(bins['impostor']):,} of two."
             found.append(Figure(f"{benchmark}: {run.stages[at].label}", svg, summary, (GENUINE, IMPOSTOR)))
-    lead = "How similar two photographs of one person are, and two of different people: the less overlap, the better."
+    lead = "How similar photographs of one person are, and photographs of different people. Less overlap is better."
     return Section("scores", "Scores", lead, figures=found)
 
 
@@ -154,7 +154,7 @@ def per_client(run: Run) -> Section:
         place, metric = heading(name)
         title = f"{place or 'own people'}: {metric} of {counted(len(everybody), 'client')}"
         found.append(Figure(title, svg, _ranges(values), metric=chosen(metric), wide=True))
-    return Section("clients", "Clients", "How each client is served by the models that it can use.", figures=found)
+    return Section("clients", "Clients", "How well the models work for each client.", figures=found)
 
 
 def chosen(metric: str) -> str:

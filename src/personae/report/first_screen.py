@@ -46,8 +46,8 @@ def chart(run: Run, found: Verdict) -> Chart | None:
         rows=rows,
         axis=(f"{100 * low:.0f}%", f"{100 * high:.0f}%"),
         baseline=found.baseline.label if found.baseline else "",
-        caption=f"{found.caption} A dot is the figure, the line through it its 95% interval. Bold is best; what pooled "
-        f"all faces does not compete.{compared}",
+        caption=f"{found.caption} A dot is the figure, and the line through it is its 95% interval. The best figure "
+        f"is bold; pooled training does not compete.{compared}",
     )
 
 
@@ -88,12 +88,12 @@ def disclosures(run: Run) -> list[Note]:
     found = []
     for stage in run.stages:
         if stage.pools_faces:
-            text = " had the faces of all clients in one place. It is a bound to compare with, not a private method."
+            text = " had the faces of all clients in one place. It is for comparison and keeps nothing private."
             found.append(Note(text, "alarm", stage.label))
         if templates := [payload for payload in left(run, stage) if run.described(payload).is_template]:
             text = (
-                f": vectors that stand for single persons ({', '.join(templates)}) left the clients. Whoever holds them"
-                " can recognise these persons in other images."
+                f": vectors that stand for single people ({', '.join(templates)}) left the clients. With these "
+                "vectors, their holder can recognise the people in other images."
             )
             found.append(Note(text, "warning", stage.label))
         if stage.discloses is not None and (undeclared := set(left(run, stage)) - set(stage.discloses)):

@@ -10,25 +10,29 @@ GLOSSARY = {
     "private": "The clients' own people, on photographs that were kept out of training, all clients together.",
     "new people": "People whom no model has seen in training (heldout).",
     "own people": "The people of each client, on photographs that were kept out of training; a mean over the clients.",
-    "worst client": "The client that is served worst.",
-    "worst tenth": "The mean over the tenth of the clients that are served worst; one client at least.",
+    "worst client": "The client with the lowest figure.",
+    "worst tenth": "The mean over the tenth of the clients with the lowest figures; at least one client.",
+    "recognises": "A model recognises a person when it accepts two photographs of this person as one person (TAR), or "
+    "finds the person in a gallery at the first guess (rank-1).",
     "false accepts": "Two different people are taken for one. A threshold is set so that this happens at a given rate.",
     "TAR": "True accept rate: how often two photographs of one person are accepted. NIST gives the errors instead: "
     "FNMR = 1 - TAR.",
     "FAR": "False accept rate: how often photographs of two people are accepted as one. NIST calls it FMR, the false "
     "match rate, so that TAR at FAR 1% is 1 - FNMR at FMR 1%.",
-    "TPIR": "True positive identification rate: how often a person who is in the gallery is found as the first. NIST "
+    "TPIR": "True positive identification rate: how often a person in the gallery is found at the first guess. NIST "
     "gives FNIR = 1 - TPIR.",
-    "FPIR": "False positive identification rate: how often somebody is found for a person who is not in the gallery.",
+    "FPIR": "False positive identification rate: how often the model finds somebody for a person who is not in "
+    "the gallery.",
     "FMR": "False match rate: how often photographs of two people are accepted as one; the same as FAR.",
     "FNMR": "False non-match rate: how often two photographs of one person are refused; 1 - TAR.",
     "rank-1": "How often the most similar person of the gallery is the right one.",
-    "accuracy": "How many pairs of photographs are told rightly as one person or two, over ten folds.",
-    "95% interval": "Where the figure would lie in 95 of 100 tests with other people, or other clients, of the same "
-    "kind. It comes from drawing the tested people again and again; over few clients, from Student's distribution.",
+    "accuracy": "The share of photograph pairs that are judged correctly: one person, or two different people. Each "
+    "tenth of the pairs is judged with the best threshold of the other nine.",
+    "95% interval": "If the test were repeated with other people or clients of the same kind, 95 of 100 such intervals "
+    "would contain the true figure. It comes from resampling the people; for few clients, from Student's distribution.",
     "noise": "The 95% interval of the difference contains zero: these data cannot show a difference.",
     "ROC": "The true accept rate over the false accept rate, for every threshold.",
-    "pooled": "Trained on everybody's faces in one place. It is there to compare with and keeps nothing private.",
+    "pooled": "Trained on everybody's faces in one place, for comparison. It keeps nothing private.",
     "F-score": "How well clusters agree with people: the harmonic mean of precision and recall over pairs of images.",
     "NMI": "How well clusters agree with people, from 0 to 1: mutual information, normalised.",
     "silhouette": "How far clusters are apart, from -1 to 1.",

@@ -61,12 +61,12 @@ def privacy_section(run: Run) -> Section:
         tables.append(Table(FORGOTTEN, forgotten(run), "What was forgotten.", texts=5))
     else:
         notes.append(Note("nothing.", "notice", "Forgotten: "))
-    lead = "Who could see what, what bounds it, and what attacks found."
+    lead = "Who could see what, what limits it, and what attacks found."
     return Section("privacy", "Privacy", lead, notes=notes, tables=[table for table in tables if table.rows])
 
 
 def _attacks(run: Run) -> list[Table]:
-    made = "Attacks that were made on this run. Chance is what somebody gets who guesses."
+    made = "Attacks that were made on this run. Chance is the figure of a guess."
     assumed = [[each.name, each.has, each.tries, each.strength] for each in PRIVACY_ATTACKS.own.values()]
     return [
         Table(COLUMNS, list(attack_rows(run)), made, texts=4),

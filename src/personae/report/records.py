@@ -198,7 +198,8 @@ def figures_of(event: Event) -> list[Figure]:
 
 def read_run(folder: Path) -> Run:
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} is no run directory: it has no config.json")
+        why = "has no config.json, so it is not a run" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{folder}: {why}; give the folder of a run, such as runs/quick")
     records: dict[str, Record] = defaultdict(Record)
     told = read_events(folder)
     for event in told:

@@ -22,7 +22,7 @@ MOST_ROUNDS = 500  # of suspicion that are shown
 def notices(run: Run) -> list[Note]:
     found = []
     if run.missing:
-        found.append(Note(f"Not there (yet): {', '.join(run.missing)}."))
+        found.append(Note(f"Missing, or not written yet: {', '.join(run.missing)}."))
     for stage in run.unfinished:
         done, of = run.records[stage.name].last_round, "" if stage.rounds is None else f" of {stage.rounds}"
         found.append(Note(f"{stage.label}: in progress, round {done}{of}; what follows is provisional."))
@@ -85,7 +85,7 @@ def _over_clients(place: str, rows: Sequence[Row], metrics: Sequence[str], poole
     tested = f"the clients' models on {place}" if place else "the clients, each on its own test images"
     caption = f"Final models, in percent. Mean ± standard deviation over {tested}."
     if any(among_everybody(metric) for metric in metrics):
-        caption += " 1:1 and 1:N are among the test images of everybody."
+        caption += " 1:1 and 1:N compare with the test images of everybody."
     competing = [
         [None if row.label in pooled and kind == "global" else row.metrics.get(name) for name in names]
         for row, kind, names in lines
@@ -175,7 +175,7 @@ def timing(run: Run) -> Section:
         total, each = sum(seconds.values()), sum(seconds.values()) / max(1, len(seconds))
         times = [duration(total), duration(each)] if seconds else ["–", "–"]
         rows.append([stage.label, stage.algorithm, str(run.records[stage.name].last_round), *times])
-    head = ["stage", "algorithm", "rounds", "time", "a round"]
+    head = ["stage", "algorithm", "rounds", "time", "per round"]
     tables = [Table(head, rows, "Training, without the time that tests took.", texts=2)] if rows else []
     absent = _absences(run)
     tables += [table for table in (absent, _suspects(run)) if table]
@@ -216,9 +216,9 @@ def _suspects(run: Run) -> Table | None:
         return None
     head = ["stage", "client", "suspected because", "highest score", "left out", "drawn back", "to"]
     caption = (
-        "Updates that the server left out or made smaller (docs/concepts/security.md). A score above the bound "
-        "(firewall.suspicion) leaves a client out until it falls again. `personae exclude` puts a client out for good, "
-        "`personae include` lets it in."
+        "Updates that the server left out or made smaller (docs/concepts/security.md). A client whose score "
+        "is above the bound (firewall.suspicion) is left out until its score falls again. `personae exclude` excludes "
+        "a client for good, and `personae include` lets it in again."
     )
     return Table(head, rows[:MOST_ABSENCES], caption, texts=3)
 
@@ -279,5 +279,5 @@ def setting(run: Run) -> Section:
     rows = [[key, str(value)] for key, value in run.environment.items()]
     tables = [Table(["what", "value"], rows, "Environment.", texts=2)] if rows else []
     code = json.dumps(run.config, indent=2, ensure_ascii=False)
-    lead = "Everything that the result depends on, and the machine."
+    lead = "All settings, and the machine."
     return Section("setting", "Configuration", lead, tables=tables, code=code)

@@ -268,32 +268,31 @@ def _best(models: Sequence[Model], question: Question | None) -> Model | None:
 def _who_won(best: Model | None, baseline: Model | None, question: Question | None, *, so_far: bool) -> tuple[str, ...]:
     if best is None or question is None:
         return ("Nothing has been evaluated yet.",)
-    reached = _share(best, question)
-    method = "The best method so far" if so_far else "The best method"
-    what = f"{method}, {best.label}, recognises {reached} of {question.heading} {question.at}"
+    method = f"{_quoted(best)} is the best method{' so far' if so_far else ''}"
+    what = f"{method}: it recognises {_share(best, question)} of {question.heading} {question.at}"
     if baseline is None:
-        return (f"{what}; there is nothing to compare it with.",)
+        return (f"{what}. There is nothing to compare it with.",)
     gain = difference(best.figures[question.name], baseline.figures[question.name])
-    other = f"{baseline.label} {_share(baseline, question)}"
+    other = f"{_quoted(baseline)} recognises {_share(baseline, question)}"
     if gain.interval is None:
-        return (f"{what}, {other}; whether that is noise cannot be told ({gain.bounds}).",)
+        return (f"{what}. {other}. These data cannot tell whether the difference is noise.",)
     if not gain.beyond_noise:
-        return (f"{what}, {other}: {NOISE} ({gain.points} points, {gain.bounds}).",)
-    more = "more" if gain.value > 0 else "fewer"
+        return (f"{what}. {other}: {NOISE} ({gain.points} points, {gain.bounds}).",)
+    more = "more" if gain.value > 0 else "less"
     return (
-        f"{what}, {abs(100 * gain.value):.1f} points {more} than {baseline.label} ({_share(baseline, question)}; "
-        f"{gain.bounds}): that is not noise.",
+        f"{what}. That is {abs(100 * gain.value):.1f} points {more} than {_quoted(baseline)} "
+        f"({_share(baseline, question)}), and the difference is not noise ({gain.bounds}).",
     )
 
 
 def _what_left(run: Run) -> tuple[str, ...]:
-    pooled = [stage.label for stage in run.stages if stage.pools_faces]
-    exception = f"; only {joined(pooled)} had them in one place, for comparison" if pooled else ""
+    pooled = [f"“{stage.label}”" for stage in run.stages if stage.pools_faces]
+    exception = f" Only {joined(pooled)} had all faces in one place, for comparison." if pooled else ""
     if not run.sent:
         declared = [stage for stage in run.stages if stage.discloses is None or stage.discloses]
-        return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model{exception}.",)
+        return () if declared or not run.stages else (f"Nothing left the clients: no faces, no model.{exception}",)
     what = joined(list(dict.fromkeys(run.described(kind).short for kind, _ in run.sent.most_common())))
-    return (f"The clients sent {size(run.sent.total())}: {what}. No face left them{exception}.",)
+    return (f"The clients sent {size(run.sent.total())}: {what}. No face left them.{exception}",)
 
 
 def _how_long(run: Run) -> tuple[str, ...]:
@@ -315,13 +314,11 @@ def _pooled(models: Sequence[Model], best: Model | None, question: Question | No
         return ()
     pooled = _best_of(having, question)
     ahead = difference(pooled.figures[question.name], best.figures[question.name])
-    what = f"Training on all faces in one place, {pooled.label}, reaches {_share(pooled, question)}"
-    if ahead.beyond_noise and ahead.value > 0:
-        return (f"{what}: ahead of {best.label} by {100 * ahead.value:.1f} points ({ahead.bounds}).",)
+    what = f"Training on all faces in one place ({_quoted(pooled)}) reaches {_share(pooled, question)}"
     if ahead.beyond_noise:
-        return (f"{what}: not ahead here, but {-100 * ahead.value:.1f} points behind {best.label} ({ahead.bounds}).",)
-    known = f" ({ahead.points} points, {ahead.bounds})"
-    return (f"{what}: not ahead of {best.label} here, or not by more than these data can show{known}.",)
+        more = "more" if ahead.value > 0 else "less"
+        return (f"{what}, {abs(100 * ahead.value):.1f} points {more} than {_quoted(best)} ({ahead.bounds}).",)
+    return (f"{what}: {NOISE} from {_quoted(best)} ({ahead.points} points, {ahead.bounds}).",)
 
 
 def _own_models(models: Sequence[Model], questions: Sequence[Question]) -> tuple[str, ...]:
@@ -336,11 +333,12 @@ def _own_models(models: Sequence[Model], questions: Sequence[Question]) -> tuple
     own, common = _best_of(personal, question), _best_of(shared, question)
     gain = difference(own.figures[question.name], common.figures[question.name])
     what = (
-        f"With a model of its own, {own.label}, a client recognises {_share(own, question)} of its own people "
-        f"{question.at}; with the best shared one, {common.label}, {_share(common, question)}"
+        f"With its personal model ({_quoted(own)}), a client recognises {_share(own, question)} of its own people "
+        f"{question.at}. With the best shared model ({_quoted(common)}), it recognises {_share(common, question)}"
     )
-    judged = "that is not noise" if gain.beyond_noise else NOISE
-    return (f"{what}: {gain.points} points ({gain.bounds}), {judged}.",)
+    if not gain.beyond_noise:
+        return (f"{what}: {NOISE} ({gain.points} points, {gain.bounds}).",)
+    return (f"{what}. The difference of {gain.points} points is not noise ({gain.bounds}).",)
 
 
 def _table(
@@ -387,14 +385,18 @@ def _gain(model: Model, baseline: Model | None, question: Question | None) -> Di
 def _caption(questions: Sequence[Question]) -> str:
     rates = {each.at for each in questions}
     where = {
-        "new": "new people are those whom no model has seen",
-        "own": "own people are those of each client, on photographs kept out of training, as a mean over clients",
+        "new": "No model has seen new people in training.",
+        "own": "Own people are those of each client, on photographs kept out of training (mean over clients).",
     }
-    said = "; ".join(where[each.name] for each in questions)
+    said = " ".join(where[each.name] for each in questions)
     if len(rates) == 1:
-        return f"Recognised {rates.pop()}; {said}."
+        return f"Share recognised {rates.pop()}. {said}"
     each_at = joined([f"{each.heading} {each.at}" for each in questions])
-    return f"Recognised: {each_at}; {said}."
+    return f"Share recognised: {each_at}. {said}"
+
+
+def _quoted(model: Model) -> str:
+    return f"“{model.label}”"
 
 
 def _share(model: Model, question: Question) -> str:

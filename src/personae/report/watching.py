@@ -83,7 +83,7 @@ def write_watch_page(run: Run, folder: Path, refresh: int) -> Path:
     content = render(
         "watch",
         title=run.name,
-        kicker="A run while it is going on" if not finished else "A finished run",
+        kicker="A run in progress" if not finished else "A finished run",
         headline=headline(run),
         finished=finished,
         standings=standings(run),

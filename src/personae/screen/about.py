@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Column, Table
@@ -25,16 +26,13 @@ from personae.screen.basics import print_json, say
 
 
 def algorithms(as_json: bool) -> None:
-    """Every algorithm with its hyper-parameters and their defaults."""
+    """Every algorithm in a sentence; as JSON, with its hyper-parameters and their defaults."""
     defaults: dict[str, dict[str, Any]] = {name: dataclasses.asdict(kind()) for name, kind in AVAILABLE.items()}  # type: ignore[call-overload]
     if as_json:
         print_json(defaults)
         return
-    for name, kind in AVAILABLE.items():
-        output.print(f"[bold]{name}[/bold]: {escape(first_line(kind))}")
-        for option, value in defaults[name].items():
-            say(f"  {option} = {json.dumps(value)}")
-    say("personae algorithms NAME explains the parameters of one")
+    _list("algorithm", AVAILABLE)
+    say("personae algorithms NAME explains one of them and its parameters")
 
 
 def algorithm(name: str, as_json: bool) -> None:
@@ -43,21 +41,25 @@ def algorithm(name: str, as_json: bool) -> None:
 
 
 def layers(as_json: bool) -> None:
-    """Every layer with its settings and their defaults."""
+    """Every layer in a sentence; as JSON, with its settings and their defaults."""
     settings = {name: parameters(kind) for name, kind in LAYERS.items()}
     if as_json:
         print_json({name: {each.key: each.default for each in found} for name, found in settings.items()})
         return
-    for name, found in settings.items():
-        output.print(f"[bold]{name}[/bold]: {escape(first_line(LAYERS[name]))}")
-        for each in found:
-            say(f"  {each.key} = {json.dumps(each.default)}" if each.default is not None else f"  {each.key}")
-    say("personae layers NAME explains the settings of one")
+    _list("layer", LAYERS)
+    say("personae layers NAME explains one of them and its settings")
 
 
 def layer(name: str, as_json: bool) -> None:
     """One layer in the same way as an algorithm."""
     _explain("layer", name, LAYERS, as_json)
+
+
+def _list(word: str, known: Mapping[str, type]) -> None:
+    table = Table(Column(word, no_wrap=True), "", box=box.SIMPLE_HEAD)
+    for name, kind in known.items():
+        table.add_row(name, escape(first_line(kind)))
+    output.print(table)
 
 
 def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> None:
@@ -105,8 +107,10 @@ def findings(found: Sequence[Finding], as_json: bool) -> None:
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in found])
         return
-    table = Table("", "found")
+    table = Table("what", "found")
     for finding in found:
         cells = (finding.subject, "\n".join(filter(None, (finding.state, finding.advice))))
         table.add_row(*map(Text, cells), style=None if finding.good else "yellow")
     output.print(table)
+    problems = [finding.subject for finding in found if not finding.good]
+    say(f"look at: {', '.join(problems)}" if problems else "this machine is ready; try personae demo --quick")

@@ -64,12 +64,12 @@ def _what_left(run: Run) -> str:
     sent = run.sent
     what = joined(list(dict.fromkeys(run.described(kind).short for kind, _ in sent.most_common())))
     pooled = [stage.label for stage in run.stages if stage.pools_faces]
-    aside = f" (but for {joined(pooled)})" if pooled else ""
+    aside = f" (except {joined(pooled)})" if pooled else ""
     return f"No face left a client{aside}: {size(sent.total())} of {what}."
 
 
 def _table(found: Verdict) -> Iterator[str]:
-    """A line a method; a name that is too long is cut."""
+    """One line per method; a name that is too long is cut."""
     rates = {each.at for each in found.questions}
     names = [f"recognised {rates.pop()}" if len(rates) == 1 else "method", *(row.label for row in found.rows)]
     rows = [found.headings, *(row.cells for row in found.rows)]

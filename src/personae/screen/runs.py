@@ -123,9 +123,9 @@ def forecast(found: Forecast, as_json: bool) -> None:
     say(f"{counted(found.clients, 'client')}{new}, {counted(found.identities, 'identity')}{unlabelled}")
     images = f"{counted(found.train_images, 'training image')} and {counted(found.test_images, 'test image')}"
     say(f"{images}, {size_text(found.pixel_bytes)} of pixels")
-    say(f"{found.parameters:,} parameters, {size_text(found.model_bytes)} a model")
+    say(f"{found.parameters:,} parameters, {size_text(found.model_bytes)} per model")
     say(f"{size_text(found.memory_bytes)} of memory for weights and updates; the activations of a batch come on top")
-    table = Table(title="a round", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="in each round", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("stage", "algorithm"):
         table.add_column(name, overflow="fold")
     for name in ("rounds", "clients", "images", "down", "up"):
@@ -135,9 +135,10 @@ def forecast(found: Forecast, as_json: bool) -> None:
         counts = map(str, (stage.rounds, stage.clients_per_round, stage.images_per_round))
         traffic = map(size_text, (stage.bytes_down, stage.bytes_up))
         table.add_row(stage.name, stage.algorithm, *counts, *traffic)
-        leaving.setdefault(", ".join(stage.leaves) or "nothing", []).append(stage.name)
+        kinds = [f"{found.kinds[kind]} ({kind})" if kind in found.kinds else kind for kind in stage.leaves]
+        leaving.setdefault(", ".join(kinds) or "nothing", []).append(stage.name)
     output.print(table)
-    for kinds, stages in leaving.items():
-        say(f"leaves a client in {', '.join(stages)}: {kinds}")
+    for what, stages in leaving.items():
+        say(f"leaves a client in {', '.join(stages)}: {what}")
     for line in found.privacy or ["none"]:
         say(f"differential privacy: {line}")

@@ -3,14 +3,16 @@
 import importlib.metadata
 import json
 import re
+from collections.abc import Mapping
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from personae import ALGORITHMS, ConfigError, doctor
+from personae.algorithms import AVAILABLE
 from personae.cli import app
 from personae.core.acceleration import Acceleration
-from personae.experiment.parameters import parameters
+from personae.experiment.parameters import first_line, parameters
 from personae.experiment.rundir import environment
 from personae.layers import LAYERS
 
@@ -66,7 +68,16 @@ def test_the_doctor_lists_every_extra_with_versions_or_how_to_get_it(monkeypatch
     assert found["extra flower"]["advice"] == "pip install 'personae[flower]'"
     assert found["extra onnx"]["state"].startswith("onnx 99.0, onnxruntime ")
     assert found["extra onnx"]["advice"] == ""
-    assert "pip install 'personae[faiss]'" in personae("doctor").stdout
+    assert "pip install 'personae[faiss]'" in personae("doctor", OMP_WAIT_POLICY="PASSIVE").stdout
+
+
+def test_the_doctor_ends_with_a_verdict() -> None:
+    assert personae("doctor", OMP_WAIT_POLICY="PASSIVE").stdout.splitlines()[-1].startswith("this machine is ready")
+    assert personae("doctor", OMP_WAIT_POLICY="ACTIVE").stdout.splitlines()[-1] == "look at: OMP_WAIT_POLICY"
+
+
+def test_a_misspelt_command_gets_one_suggestion() -> None:
+    assert personae("rnu").stderr.count("run") == 1
 
 
 @pytest.mark.parametrize(
@@ -102,11 +113,16 @@ def test_every_setting_of_every_layer_has_words(name: str) -> None:
     assert [each["key"] for each in json.loads(personae("layers", name, "--json").stdout)] == [x.key for x in found]
 
 
-def test_layers_are_listed_with_their_defaults() -> None:
-    listed = personae("layers").stdout
-    assert "carry: What clients carry from round to round." in listed
-    assert '  momentum = "none"' in listed
-    assert re.search(r"^  norm$", listed, re.MULTILINE)  # there is no default
+@pytest.mark.parametrize(("command", "known"), [("algorithms", AVAILABLE), ("layers", LAYERS)])
+def test_a_list_has_one_line_for_each_name(command: str, known: Mapping[str, type]) -> None:
+    listed = personae(command).stdout.splitlines()
+    for name, kind in known.items():
+        (line,) = [line for line in listed if line.split()[:1] == [name]]
+        assert first_line(kind)[:40] in line
+    assert f"personae {command} NAME explains one of them" in listed[-1]
+
+
+def test_layers_are_listed_with_their_defaults_as_json() -> None:
     assert json.loads(personae("layers", "--json").stdout)["clip"] == {"norm": None}
     refused = personae("layers", "clipp").exception
     assert isinstance(refused, ConfigError)

@@ -217,7 +217,8 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
         and line["payload"] in ("ModelState", "Count")
     )
     assert stage["bytes_up"] == crossed + 3 * 8
-    kinds = ", ".join(stage["leaves"])
+    kinds = ", ".join(f"{found['kinds'][kind]} ({kind})" for kind in stage["leaves"])
+    assert "weights (ModelState)" in kinds
     told = personae("run", experiment, "--dry-run", "--workers", "1").out
     assert f"leaves a client in federate: {kinds}\n" in told
     assert "differential privacy: none\n" in told

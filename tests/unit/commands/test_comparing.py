@@ -37,7 +37,7 @@ def runs(tmp_path):
 def test_runs_side_by_side_in_eighty_columns(call, runs, tmp_path):
     code, out, _ = call("compare", *runs)
     assert code == 0
-    assert "5.0 points more than one: federated" in out.replace("\n", " ")
+    assert "5.0 points more than “one: federated”" in out.replace("\n", " ")
     table = [line for line in out.splitlines() if "%" in line and "federated" in line and line.startswith("  ")]
     assert table
     assert max(map(len, table)) <= 80
@@ -50,7 +50,7 @@ def test_a_comparison_for_scripts(call, runs):
     found = json.loads(out)
     assert (code, found["page"]) == (0, "page.html")
     assert {row["run"] for row in found["runs"]} == {"one", "other"}
-    assert found["verdict"][0].startswith("The best method, other: federated")
+    assert found["verdict"][0].startswith("“other: federated” is the best method")
 
 
 def test_one_run_is_no_comparison_and_runs_take_no_methods(call, runs):
@@ -69,4 +69,4 @@ def test_watching_a_finished_run_says_so_and_leaves_a_page(call, runs):
     assert (runs[0] / "watch.html").is_file()
     code, _, err = call("watch", runs[0].parent)
     assert code == 2
-    assert "is no run directory" in err
+    assert "has no config.json, so it is not a run" in err

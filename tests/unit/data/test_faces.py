@@ -337,3 +337,10 @@ def test_synthetic_domains_become_a_source_and_its_targets(tmp_path: Path) -> No
     assert set(partition.clients) == set(names)
     alone = synthetic_faces(identities=3, images=4, domain=names[1], size=8, cache=tmp_path)
     np.testing.assert_array_equal(faces.images(np.arange(12, 24)), alone.images(np.arange(12)))
+
+
+def test_people_with_too_few_images_each_are_told(faces: FaceSet) -> None:
+    with pytest.raises(
+        DataError, match="six: none of 4 identities has 9 images or more; add images, or lower min_imag"
+    ):
+        faces.slice_identities(0, None, min_images=9)

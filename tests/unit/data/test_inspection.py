@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from facefiles import insightface, picture, write_records
 from personae.cli import app
-from personae.commands.data import app as commands
+from personae.commands.data import faces as commands
 from personae.data import pack_faces
 from personae.data.inspection import inspect_faces
 from personae.errors import DataError

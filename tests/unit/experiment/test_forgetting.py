@@ -357,7 +357,7 @@ def test_what_cannot_be_done_is_one_clear_line(run: Path, clients: tuple[str, ..
         plan(run, execution, clients[1] + "x")
     with pytest.raises(ConfigError, match="say whom to forget"):
         plan(run, execution, None)
-    with pytest.raises(ConfigError, match="no run directory"):
+    with pytest.raises(ConfigError, match="give the folder of a run"):
         plan(run.parent, execution, clients[0])
     held = hold(run / ".lock", "taken")
     try:

@@ -509,7 +509,7 @@ def test_an_experiment_file_says_what_is_carried():
     ("stage", "words"),
     [
         (carrying(momentom="client"), r"layers.carry.momentom: there is no such key; did you mean momentum"),
-        (carrying(momentum="clients"), r"layers.carry.momentum: Input should be 'none', 'client' or 'server'"),
+        (carrying(momentum="clients"), r"layers.carry.momentum: this should be 'none', 'client' or 'server'"),
         (carrying(batch_norm_sent=True), r"stages.a.layers.carry: batch_norm_sent goes with"),
         ({**carrying(momentum="client"), "algorithm": {"name": "hf_maml"}}, r"stages.a.layers: hf_maml has no local"),
         ({"algorithm": {"name": "fedpe", "training": {"milestones": [2.0]}}}, r"milestones are shares"),

@@ -41,15 +41,15 @@ def test_the_second_run_is_compared_with_the_first_pair_by_pair(pair):
     assert (row.gain.interval.low, row.gain.interval.high) == pytest.approx((gains[4], gains[194]))
     assert found.verdict.baseline.label == "one: federated"
     assert found.verdict.sentences == (
-        "The best method, other: federated, recognises 55.0% of new people at 1% false accepts, 5.0 points more than "
-        f"one: federated (50.0%; {row.gain.bounds}): that is not noise.",
+        "“other: federated” is the best method: it recognises 55.0% of new people at 1% false accepts. That is 5.0 "
+        f"points more than “one: federated” (50.0%), and the difference is not noise ({row.gain.bounds}).",
     )
 
 
 def test_a_baseline_that_wins_is_compared_with_the_next(pair):
     sentence = compare(pair[::-1]).verdict.sentences[0]
-    assert "other: federated, recognises 55.0%" in sentence
-    assert "5.0 points more than one: federated" in sentence
+    assert "“other: federated” is the best method: it recognises 55.0%" in sentence
+    assert "5.0 points more than “one: federated”" in sentence
 
 
 def test_settings_that_differ_are_listed(pair):
@@ -82,10 +82,10 @@ def test_damaged_unfinished_and_missing_runs_get_a_line_each(pair, tmp_path):
     found = compare([*pair, broken, empty, tmp_path / "nowhere"])
     texts = [note.text for note in found.notes]
     assert texts[0] == "other is not finished (central); its figures are provisional."
-    assert texts[1].startswith(f"broken is left out: {broken / 'metrics.jsonl'}, line 1, cannot be read")
+    assert texts[1].startswith(f"broken is left out. {broken / 'metrics.jsonl'}, line 1, cannot be read")
     assert texts[2] == "empty is left out: nothing has been evaluated in it yet."
-    assert "nowhere is no run directory" in texts[3]
-    with pytest.raises(ConfigError, match="takes two runs that can be read, not 1"):
+    assert "nowhere: there is no such folder" in texts[3]
+    with pytest.raises(ConfigError, match="needs two runs that can be read, not 1"):
         compare([pair[0], broken])
 
 

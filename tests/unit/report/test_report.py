@@ -48,7 +48,7 @@ def test_everything_but_the_verdict_is_folded(finished):
     assert text.count("<details") > 10
     assert "<details open" not in text
     before = text[: text.index("<details")]
-    assert "The best method, federated, recognises" in before
+    assert "“federated” is the best method" in before
     assert '<nav class="contents"' in before
 
 
@@ -156,7 +156,7 @@ def test_numbers_on_the_page(finished):
 
 def test_disclosure_is_visible(finished):
     words = read(finished).words
-    assert "federated: vectors that stand for single persons (ClassEmbeddings) left the clients" in words
+    assert "federated: vectors that stand for single people (ClassEmbeddings) left the clients" in words
     assert "central had the faces of all clients in one place" in words
     assert 'class="alarm"' in (finished / "report.html").read_text()
 
@@ -178,7 +178,7 @@ def test_what_was_sent_but_not_declared_is_visible(tmp_path, declared, expected)
     write_lines(tmp_path / "ledger.jsonl", [sent | {"payload": kind} for kind in ("ModelState", "ClassEmbeddings")])
     write_report(tmp_path)
     words = read(tmp_path).words
-    assert (expected or "federated: vectors that stand for single persons") in words
+    assert (expected or "federated: vectors that stand for single people") in words
     assert ("had not declared" in words) == (expected is not None)
 
 
@@ -253,7 +253,7 @@ def test_a_run_that_has_just_begun(tmp_path):
     (tmp_path / "config.json").write_text('{"name": "new"}')
     write_report(tmp_path)
     words = read(tmp_path).words
-    assert "Not there (yet): environment.json, summary.json, metrics.jsonl" in words
+    assert "Missing, or not written yet: environment.json, summary.json, metrics.jsonl" in words
     assert "Nothing has been evaluated yet." in words
 
 
@@ -313,7 +313,7 @@ def test_a_corrupt_file_is_named(tmp_path):
 
 
 def test_a_directory_that_is_no_run(tmp_path):
-    with pytest.raises(ConfigError, match=r"is no run directory: it has no config\.json"):
+    with pytest.raises(ConfigError, match="give the folder of a run"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

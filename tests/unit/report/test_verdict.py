@@ -42,28 +42,27 @@ def test_a_difference_of_resamples_is_smaller_than_what_they_share(folder):
     assert gain.beyond_noise
     assert found.best.label == "federated"
     assert found.baseline.role is Role.START
-    assert (
-        "federated, recognises 50.0% of new people at 1% false accepts, 10.0 points more than pre-trained"
-        in (found.sentences[0])
+    assert found.sentences[0].startswith(
+        "“federated” is the best method: it recognises 50.0% of new people at 1% false accepts. That is 10.0 points "
+        "more than “pre-trained” (40.0%), and the difference is not noise (95% interval "
     )
-    assert found.sentences[0].endswith("that is not noise.")
 
 
 def test_noise_is_called_noise(folder):
     resample(folder, {"pretrain": 0.5, "federate": 0.505, "central": 0.52}, spread=0.05)
     found = judged(folder)
     assert NOISE in found.sentences[0]
-    assert "not ahead of federated here, or not by more than these data can show" in found.remarks[0]
+    assert f"reaches 52.0%: {NOISE} from “federated” (+1.5 points, " in found.remarks[0]
 
 
 def test_pooled_training_that_is_behind_is_said_to_be(folder):
     resample(folder, {"pretrain": 0.4, "federate": 0.7, "central": 0.5}, spread=0.01)
-    assert "not ahead here, but 20.0 points behind federated" in judged(folder).remarks[0]
+    assert "reaches 50.0%, 20.0 points less than “federated”" in judged(folder).remarks[0]
 
 
 def test_without_resamples_nothing_is_called_noise_or_not(folder):
     sentence = judged(folder).sentences[0]
-    assert "whether that is noise cannot be told" in sentence
+    assert "These data cannot tell whether the difference is noise." in sentence
 
 
 def test_training_alone_is_the_baseline_where_it_was_tried(folder):
@@ -110,7 +109,7 @@ def test_what_left_and_how_long(folder):
     _, left, took = judged(folder).sentences
     # 5 clients, 5 rounds: weights, vectors, counts
     assert left.startswith(f"The clients sent {size(25 * (1_234_567 + 20_480 + 8))}: weights, a vector for each person")
-    assert "No face left them; only central had them in one place, for comparison." in left
+    assert "No face left them. Only “central” had all faces in one place, for comparison." in left
     assert "15 rounds in 3 stages with 5 clients" in took
 
 
@@ -193,7 +192,7 @@ def test_weights_that_were_given_are_the_baseline_of_what_began_with_them(folder
     found = judged(folder)
     assert found.baseline.label == "the given weights"
     assert found.baseline.figures["new"].value == before
-    assert "the given weights 13.0%; whether that is noise cannot be told" in found.sentences[0]
+    assert "“the given weights” recognises 13.0%. These data cannot tell whether" in found.sentences[0]
     assert "the given weights" in page(read_run(folder))
 
 

@@ -80,7 +80,7 @@ def test_ten_lines_of_eighty_columns_say_it_all(tmp_path: Path) -> None:
     added = own_people(tmp_path / "run", "personal") - own_people(tmp_path / "run", "recommended")
     assert f"personal adds {added:+.1f} ±" in said
     assert "pooled is ahead (+5.0 ±" in said
-    assert "No face left a client (but for pooled): 15.0 MB of weights, figures and counts." in said
+    assert "No face left a client (except pooled): 15.0 MB of weights, figures and counts." in said
     assert lines[-1] == "Trained for 3 min 20 s; report: runs/demo/report.html; next: personae demo --all"
     header, *rows = lines[-7:-1]
     assert " ".join(header.split()) == "recognised at 1% false accepts new people own people worst client sent"
