@@ -94,7 +94,7 @@ def load_state(
         if stage is not None or client is not None:
             raise ConfigError(f"--stage and --client go with a run, and {model} is none")
         if not model.exists():
-            raise ConfigError(f"{model}: no such file or folder; give a run, a client's home or a weights file")
+            raise DataError(f"{model}: no such file or folder; give a run, a client's home or a weights file")
         return load_weights(model, network)
     config = model / "config.json"
     if not config.is_file():
