@@ -6,7 +6,7 @@ Features of 512 numbers, 20 images a person, in which 64 directions matter, so t
 contender runs in a process of its own with one thread, for at most `--cap` seconds of the processor and in at most
 `--memory` GB: memory is the peak of that process less what it holds with the features loaded; the F-score is over all
 pairs of images. K-means is told the true number of people. finch-clust is run as it comes: above 20,000 images it
-approximates neighbours by pynndescent, which compiles itself in every process anew, and gives up where that is not
+approximates neighbours by pynndescent, which compiles itself in every process again, and gives up where that is not
 installed; "again" is a second call. Its partition is the one with the best F-score, which nobody would know.
 
 The floor is every product that the search for first neighbours cannot do without, once for each pair of blocks, values

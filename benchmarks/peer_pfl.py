@@ -5,7 +5,7 @@ wants them, a user's images are one tensor; here they are bytes, read in shuffle
 and become floats batch by batch in the loss. One process, with PyTorch's default threads, which pfl leaves alone.
 
 What differs from the others: pfl's averaging has no private part, so that the class rows are a parameter of the
-module, averaged like any other (to keep them, one writes an algorithm of one's own over pfl's storage of user states).
+module, averaged like any other (to keep them, write your own algorithm over pfl's storage of user states).
 It averages parameters only: the running statistics of BatchNorm are not sent, but drift on from user to user.
 """
 

@@ -176,7 +176,7 @@ def compare(folder: Path, network: str, options: argparse.Namespace) -> dict[str
 
 def show(network: str, processes: list[Process], images: int) -> dict[str, dict[str, float]]:
     base = processes[0]
-    print(f"\n{network}: {images} images a round; ratios to {CONTENDERS[base.name]} (time: more is faster)")
+    print(f"\n{network}: {images} images per round; ratios to {CONTENDERS[base.name]} (time: more is faster)")
     print(f"{'':40}{'s':>8}{'spread':>8}{'images/s':>10}{'ratio':>7}{'CPU s':>8}{'ratio':>7}{'start s':>9}{'CPU s':>7}")
     found = {}
     for process in processes:

@@ -1,4 +1,4 @@
-"""The pages of the documentation that are made from the code: `python docs/generate.py` writes them anew.
+"""The pages of the documentation that are made from the code: `python docs/generate.py` writes them again.
 
 A test fails while one of them is not what the code says, so that a change of what leaves a client, of a key or of a
 command is seen in review.

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: the first one ends a command in order, all others change nothing, and seconds later it is over.
 
 Order is a courtesy: whatever a command was doing can be killed at any moment and done again. So what stands in the way
-of it, be it a library that swallows exceptions, is not waited for.
+of it, such as a library that swallows exceptions, is not waited for.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Numbers agree with their nouns, in the helper and in what a user sees."""
+"""Numbers agree with their nouns, in the helper and in what a user sees, and English is plain."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,41 @@ def test_a_forecast_of_one_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = CliRunner().invoke(app, ["run", "one.toml", "--dry-run"]).stdout
     assert "1 client, 1 identity\n" in told
     assert "3 training images and 1 test image," in told
+
+
+INSTEAD = {  # constructions that came up often, and what to write
+    r"(?<!may )\bbe it\b(?! was)": "such as",
+    r"\bwhereby\b|\bwherein\b|\bthereof\b|\btherein\b|\bthereby\b|\bhenceforth\b|\blest\b": "a second sentence",
+    r"\bhence\b": "so",
+    r"\banew\b": "again",
+    r"\bone's own\b": "your own",
+    r"\bso much for\b|\bwhat is to last\b": "what you mean",
+    r"\ba row each\b": "one row each",
+    r"\b(a|one|two|\d+) (line|file|row|page|path|column|person|image|point|number)s? an? "
+    r"(line|file|row|image|round|client|person|class|pair|method|metric|protocol|benchmark|event|paper)\b": "per",
+    r"\b(two|\d+) an? pair\b": "per pair",
+}
+ROOT = Path(__file__).parents[2]
+
+
+def _written() -> list[Path]:
+    """What people read, and the source that references are made of; the notebook is a diary and stays as it was."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    source = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".toml", ".html")]
+    return [path for path in (*pages, *source) if "notebook" not in path.parts]
+
+
+@pytest.mark.parametrize(("archaic", "instead"), INSTEAD.items())
+def test_english_is_plain(archaic: str, instead: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0]}"
+        for path in _written()
+        for text in [path.read_text(encoding="utf-8")]
+        for hit in re.finditer(archaic, text)
+    ]
+    assert found == [], f"write {instead}"
+
+
+def test_pages_name_people_and_parties() -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in _written() if path.suffix == ".md"}
+    assert [path.name for path, text in pages.items() if re.search(r"\bwhoever\b", text, re.IGNORECASE)] == []

@@ -9,7 +9,7 @@ A client uses theta_i.
 It comes in two ways. `adapt` is a stage that clients take part in: they keep theta_i, go on from it in further rounds,
 and send a mean loss. In `tune` no client is asked: whoever is evaluated, a newcomer too, takes a few steps on the spot
 from theta and from the rows that it kept in an earlier stage, keeps nothing and sends nothing; every round does so
-anew.
+again.
 """
 
 import math
@@ -149,7 +149,7 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
 class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     """A few steps of training at each client when it is evaluated: the global model before, its personal one after.
 
-    Each round of the stage tunes anew from theta, with other batches.
+    Each round of the stage tunes again from theta, with other batches.
     """
 
     name: ClassVar[str] = "tune"

@@ -63,7 +63,7 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"
     strength: float = 20.0  # lambda, how strongly classes are pushed apart
     lr: float | None = None  # eta at the server; if left out, that of training in the round, as in Algorithm 1
-    # If given, lambda eta is chosen anew for each step, so that it moves rows by this share of their length (root mean
+    # If given, lambda eta is chosen again for each step, so that it moves rows by this share of their length (root mean
     # square). Gradients of the forms below differ by orders of magnitude: at equal displacement they can be compared.
     displacement: float | None = None
     steps: int = 1  # how often the server steps in a round; Algorithm 1 takes one step

@@ -72,10 +72,10 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
     keep_head: bool = False  # whether the source goes on with the rows of its pre-training, where it kept some
     # A control: targets train with the labels of their faces, which only a simulation has.
     true_labels: bool = False
-    # Rounds after which targets cluster anew under the current model, and begin W_k anew; 0 never, as in the paper.
+    # Rounds after which targets cluster again under the current model, and start W_k again; 0 never, as in the paper.
     recluster_every: int = 0
-    # How a target clusters if it has no pseudo-labels of an earlier stage, or clusters anew. The settings of that stage
-    # are not taken over.
+    # How a target clusters if it has no pseudo-labels of an earlier stage, or clusters again. It does not take over the
+    # settings of that stage.
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
     min_images: int = 2  # a smaller cluster is dropped, and its faces are not trained on
 
@@ -102,10 +102,10 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         client.backbone.load(down.model)
-        anew = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
+        again = self.recluster_every > 0 and client.round > 1 and (client.round - 1) % self.recluster_every == 0
         labelled = client.info.source or self.true_labels
-        known = None if anew and not labelled else private
-        labels, shape = (known.labels, None) if known else self.labels(client, anew, labelled)
+        known = None if again and not labelled else private
+        labels, shape = (known.labels, None) if known else self.labels(client, again, labelled)
         samples: Samples = client.train if labelled else PseudoLabelled(client.train, labels)
         if known:
             rows = known.class_embeddings.to(client.backbone.device, copy=True)
@@ -133,11 +133,11 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
         yield from super().warnings(figures)
         yield from odd_clusters(figures)
 
-    def labels(self, client: Client, anew: bool, labelled: bool) -> tuple[Tensor, Shape | None]:
+    def labels(self, client: Client, again: bool, labelled: bool) -> tuple[Tensor, Shape | None]:
         """Those that the client found in an earlier stage, or new ones under the model that it has just received."""
         if labelled:
             return torch.empty(0, dtype=torch.int64), None
-        kept = None if anew else client.recall(cluster.Private)
+        kept = None if again else client.recall(cluster.Private)
         if kept:
             return kept.labels, None
         embedder = client.embedder(client.backbone)

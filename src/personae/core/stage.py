@@ -127,7 +127,7 @@ class Stage(StageOptions):
         return any(layer.judges_alone for layer in self.layers)
 
     def remark(self, eligible: int) -> str | None:
-        """What whoever asks for more clients than there are should know."""
+        """What to tell somebody who asks for more clients than there are."""
         most = self.selection.most
         if not self.algorithm.federated or most is None or most <= eligible:
             return None

@@ -1,6 +1,6 @@
 """A set of photographs as a set of aligned faces: `images/` and `labels.csv`, with everything that was known of them.
 
-Work is noted in `alignment.jsonl`, a line an image, after the image is written; who starts again goes on from there.
+Work is noted in `alignment.jsonl`, one line per image, after the image is written; who starts again goes on from there.
 `labels.csv` comes last, so that a set that is not finished is not taken for one.
 """
 
@@ -78,7 +78,7 @@ def align_faces(
 ) -> Alignment:
     """Bring the main face of every image to the template and write it below `target`.
 
-    `landmarks` names a file of five points an image, in place of the detector; `margin` is added around each image, in
+    `landmarks` names a file of five points per image, in place of the detector; `margin` is added around each image, in
     parts of its longer side, before a face is looked for. What the detector gives less than `min_score` counts as none.
     `layout` and `identity_level` are for the reader (`readers.read_listing`), whose remarks `notify` hears.
     `unlabelled`: any folder, zip or list of photographs will do, and what is written has no labels either.
@@ -211,7 +211,7 @@ def _to_template(image: Pixels, landmarks: Points, height: int, width: int) -> P
 
 
 class _Journal:
-    """What was done, on disk: settings in the first line, then a line an image."""
+    """What was done, on disk: settings in the first line, then one line per image."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], paths: Sequence[str]) -> None:
         self.folder = folder

@@ -158,7 +158,7 @@ def _subjects(numbers: Rows, subjects: Rows) -> Roster:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A table of IJB-A: a line an image, with its box."""
+    """A table of IJB-A: one line per image, with its box."""
 
     templates: Rows
     subjects: Rows

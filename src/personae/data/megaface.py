@@ -26,8 +26,9 @@ class MegaFace:
 
 
 def open_megaface(root: Path, height: int, width: int, *, as_they_are: bool = False) -> MegaFace:
-    """`facescrub_lst` and `megaface_lst` list images, a path a line, below `facescrub_images` and `megaface_images`;
-    the folder of a probe is its person. `megaface.npy` in place of the latter list holds vectors of the distractors."""
+    """`facescrub_lst` and `megaface_lst` list images, one path per line, below `facescrub_images` and
+    `megaface_images`; the folder of a probe is its person. `megaface.npy` in place of the latter list holds
+    vectors of the distractors."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the one with {PROBES}_lst")
     images = partial(_images, root, height=height, width=width, as_they_are=as_they_are)

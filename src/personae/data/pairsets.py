@@ -109,7 +109,7 @@ def lfw_pairs(path: Path) -> str | None:
                 raise DataError(f"{path}: {LFW} declares more than {_MAX_TEXT:,} bytes; such a list is not read")
             return archive.read(LFW).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: {LFW} is not text in UTF-8; write it anew") from error
+        raise DataError(f"{path}: {LFW} is not text in UTF-8; write it again") from error
 
 
 def _parse(text: str, source: str, faces: FaceSet, incomplete: bool) -> PairSet:

@@ -112,7 +112,7 @@ class PixelStore:
         try:
             return np.memmap(self.path, dtype=np.uint8, mode="r", offset=self.offset, shape=shape).view(np.ndarray)
         except (FileNotFoundError, ValueError) as error:
-            raise DataError(f"{self.path}: the cached pixels are gone; start again to decode the faces anew") from error
+            raise DataError(f"{self.path}: the cached pixels are gone; start again to decode the faces") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_mapped", "_copies")}

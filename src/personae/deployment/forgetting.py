@@ -1,6 +1,6 @@
-"""Forget a client in a run over a network: the server begins anew, and asks the others again without it.
+"""Forget a client in a run over a network: the server starts again, and asks the others again without it.
 
-The faces and private states are with the clients. So the run gets a new number, under which every client begins anew,
+The faces and private states are with the clients. So the run gets a new number, under which every client starts again,
 too: nothing of the rounds before is used by anybody. `personae serve --resume` then trains.
 """
 
@@ -36,7 +36,9 @@ def plan_forgetting(run: Path, client: str | None, person: str | None = None, *,
     plan = Plan.read(run)
     before = plan.job.parsed()
     if further:
-        raise ConfigError(f"{run}: over a network there is no --approximate; the server begins anew without the client")
+        raise ConfigError(
+            f"{run}: over a network there is no --approximate; the server starts again without the client"
+        )
     if client is None:
         raise ConfigError(f"{run}: say which client; over a network, only the clients know whose faces they have")
     if client not in plan.clients:
@@ -76,7 +78,7 @@ def forget(forgetting: Forgetting, key: "Ed25519PrivateKey") -> ForgottenEntry:
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             client=wish.client,
             person=wish.person,
-            how="exact: the server begins anew, under another number, at the next personae serve --resume"
+            how="exact: the server starts again, under another number, at the next personae serve --resume"
             + forgetting.about_noise,
             verified=("nothing of the rounds before was taken over", *_told(wish)),
             membership=NOT_MEASURED,
@@ -100,7 +102,7 @@ def _traces(run: Path, client: str, person: str | None) -> list[Trace]:
         found.append(Trace(f"the faces at {client}", f"{client} removes them before it takes part again"))
     found.append(Trace(f"the home of {client}", f"at {client}: personae purge HOME --older-than 0d"))
     found.append(Trace("the homes of the others", "the old models are there: personae purge HOME --older-than 0d"))
-    found.append(Trace("exports and galleries made of the old models", "kept where they are: make them anew"))
+    found.append(Trace("exports and galleries made of the old models", "kept where they are: make them again"))
     return found
 
 

@@ -78,7 +78,7 @@ class Plan:
         except FileNotFoundError as error:
             raise ConfigError(f"{out}: no run over a network was begun here; choose another folder") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
+            raise DataError(f"{path}: this file is damaged ({error}); restore it, or start again elsewhere") from error
 
     def resumed(self, clients: Sequence[str], conditions: Conditions, excluded: AbstractSet[str] = frozenset()) -> Self:
         """The same run with the same clients, under conditions that may be others as far as results allow.
@@ -123,7 +123,9 @@ def _check(experiment: Experiment, clients: Sequence[str]) -> None:
     refuse_references(experiment, experiment.name)
     require_digests(experiment)
     if experiment.checkpoints.every:
-        raise ConfigError("checkpoints.every is for simulations (personae run): over a network, forgetting begins anew")
+        raise ConfigError(
+            "checkpoints.every is for simulations (personae run): over a network, forgetting starts again"
+        )
     for stage in experiment.recipe:
         if stage.algorithm.pools_faces:
             raise ConfigError(

@@ -1,6 +1,6 @@
 """Scores at given places of the ranking of all impostors, found with float32 products and proven with exact ones.
 
-A float32 product is within e of the score (`screening_error`), hence so is the value at any place of the ranking by
+A float32 product is within e of the score (`screening_error`), and so is the value at any place of the ranking by
 float32 products from the value at that place of the true one. What is more than 2e above the former is above the
 latter for certain, and what is more than 2e below is below. Only the few pairs in between are scored exactly; mostly
 half of these will do, because in truth products err far less than they could.

@@ -16,7 +16,7 @@ from personae.progress import Progress, silent
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results by the name of the protocol; as text, a table with a line a protocol and a column a metric."""
+    """Results by the name of the protocol; as text, a table with one line per protocol and one column per metric."""
 
     results: Mapping[str, BenchmarkResult]
 

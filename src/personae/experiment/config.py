@@ -192,7 +192,7 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     if other.resolve() in chain:
         raise ConfigError(f"{path}: {EXTENDS} leads back to {other}")
     base = absolute(_read(other, chain), folder_of(other))
-    base.pop("name", None)  # another experiment may have another name and need not begin anew for it
+    base.pop("name", None)  # another experiment may have another name and need not start again for it
     whole: dict[str, Any] = merged(base, raw, str(path))
     return whole
 

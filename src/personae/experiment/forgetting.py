@@ -82,20 +82,22 @@ class Forgetting:
 
     @property
     def how(self) -> str:
-        anew = f"trained again without it: {', '.join(self.again)}" if self.again else "nothing had to be trained again"
+        trained = (
+            f"trained again without it: {', '.join(self.again)}" if self.again else "nothing had to be trained again"
+        )
         if self.further:
             longer = [name for name in self.rounds if name not in self.whole]
             approximately = f"its entries removed, and {self.further} rounds trained on without it: {', '.join(longer)}"
-            return f"approximate: {approximately}; {anew}; what it put into averages before is not undone"
+            return f"approximate: {approximately}; {trained}; what it put into averages before is not undone"
         kept = f"; taken over, since it took no part: {', '.join(self.taken)}" if self.taken else ""
-        return f"exact: {anew}{kept}{self.about_noise}"
+        return f"exact: {trained}{kept}{self.about_noise}"
 
     @property
     def about_noise(self) -> str:
         """What has to be said where differential privacy hid the others, who are asked again."""
         if not any(_noised(stage) for stage in self.after.recipe if stage.name in self.again):
             return ""
-        return "; noise is drawn anew: for whoever has the models before and after, the epsilons of both add up"
+        return "; noise is drawn again: for somebody who has the models before and after, the epsilons of both add up"
 
 
 def _noised(stage: Stage) -> bool:
@@ -394,7 +396,7 @@ def _require_none(out: Path, gone: Iterable[str], where: str, found: Iterable[st
 
 def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache: Path | None) -> Iterator[Trace]:
     """Every place that is known to hold something of those who are forgotten."""
-    again = "made anew without it"
+    again = "made again without it"
     for name in MADE:
         if (run / name).exists():
             yield Trace(str(run / name), again)
@@ -410,7 +412,7 @@ def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache
             title = f"the faces, {name}: {source.source}" if name else f"the faces: {source.source}"
             yield Trace(title, "kept: nobody holds them in this run; delete them there")
     yield Trace(
-        f"decoded faces: {cache or default_cache()}", "kept: delete it once the faces are gone; it is made anew"
+        f"decoded faces: {cache or default_cache()}", "kept: delete it once the faces are gone; it is made again"
     )
     yield Trace(
         "exports and galleries made of the old models",

@@ -1,4 +1,4 @@
-"""Some of one's own people as those to test on, of whom nobody trains on any photograph."""
+"""Some of your own people as those to test on, of whom nobody trains on any photograph."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""An experiment that tries several methods on one's own faces, all from the same start."""
+"""An experiment that tries several methods on your own faces, all from the same start."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The recommended experiment for one's own faces: what is there decides, and a few sentences say why."""
+"""The recommended experiment for your own faces: what is there decides, and a few sentences say why."""
 
 import json
 import tomllib

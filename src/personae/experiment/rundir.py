@@ -56,8 +56,8 @@ class RunDirectory:
     """The folder of one run, held by one process at a time; it is the journal that the engine writes.
 
     `config.json` and `environment.json` say what ran where; `metrics.jsonl`, `ledger.jsonl` and `timing.jsonl` grow by
-    a line an event; `models/` and `evaluation/` get a file a finished stage; `checkpoints/` and `private/` are what a
-    run continues from. `metrics.jsonl` and `ledger.jsonl` hold nothing that depends on the machine or the clock.
+    one line per event; `models/` and `evaluation/` get one file per finished stage. A run continues from
+    `checkpoints/` and `private/`. `metrics.jsonl` and `ledger.jsonl` do not depend on the machine or the clock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +138,7 @@ class RunDirectory:
         try:
             begun = json.loads(known.read_text())
         except ValueError as error:
-            raise DataError(f"{known}: this file is damaged ({error}); restore it, or start anew elsewhere") from error
+            raise DataError(f"{known}: this file is damaged ({error}); restore it, or start again elsewhere") from error
         if begun != json.loads(json.dumps(config)):
             different = _first_difference(begun, json.loads(json.dumps(config)))
             raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another folder")

@@ -8,7 +8,7 @@
 
 A variant runs one stage and those that it continues from: the stage named by `until`, by default the last. The rest of
 its table says what is different: tables are merged key by key, stages are entered by name, and a table that changes its
-own `name` (another algorithm, another network) begins anew.
+own `name` (another algorithm, another network) starts again.
 """
 
 from collections.abc import Mapping

@@ -68,7 +68,7 @@ class Centres(Layer):
 
     clusters: int  # k: how many centres a client sends at most
     multiplier: float  # z: the standard deviation of the noise on a sum of vectors of length one
-    randomness: Randomness = "secret"  # seed: the noise can be had again, and subtracted, by whoever knows the seed
+    randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
 
     def __post_init__(self) -> None:
         if self.clusters < 1:

@@ -50,7 +50,7 @@ class LocalNoise(Layer):
     multiplier: float  # z: the standard deviation of the noise of one client, over the bound
     people: People | None = None  # if given, each person of a client is hidden, such as { expected = 4 }
     pooling: int = 1  # how many clients may tell others their own noise, which then hides nobody in a sum
-    randomness: Randomness = "secret"  # seed: the noise can be had again, and subtracted, by whoever knows the seed
+    randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
 
     def __post_init__(self) -> None:
         if not 0 < self.norm < math.inf or not 0 < self.multiplier < math.inf:

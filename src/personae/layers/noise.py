@@ -95,7 +95,7 @@ class Noise(Layer):
     quantile: float | None = None  # if given, the bound follows the length that this share of updates keeps to
     rate: float = 0.2  # how fast it does
     people: People | None = None  # if given, each person of a client is hidden, such as { expected = 4 }
-    randomness: Randomness = "secret"  # seed: the noise can be had again, and subtracted, by whoever knows the seed
+    randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
 
     def __post_init__(self) -> None:
         if not 0 < self.norm < math.inf or not 0 < self.multiplier < math.inf:

@@ -48,7 +48,7 @@ NETWORKS: Mapping[str, Architecture] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Which backbone, and of what shape: enough to build it anew in any process.
+    """Which backbone, and of what shape: enough to build it again in any process.
 
     Every backbone takes RGB images, float32 [N, 3, height, width] in [-1, 1], and gives embeddings, float32
     [N, embedding], that are *not* normalised.

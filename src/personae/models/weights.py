@@ -123,7 +123,7 @@ def _noted(path: Path, note: str) -> Network:
         network = TypeAdapter(Network).validate_json(note)
         network.check()
     except (ValidationError, ConfigError) as error:
-        raise DataError(f"{path}: its note says of no known network what it is of; export the weights anew") from error
+        raise DataError(f"{path}: its note says of no known network what it is of; export the weights again") from error
     return network
 
 

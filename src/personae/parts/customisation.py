@@ -16,7 +16,7 @@ class Branch:
     transform: Tensor  # [D, D]: the matrix of Pi
     shift: Tensor  # [D]: its bias
     classifiers: Tensor  # [classes, D]: Omega
-    bias: Tensor  # [classes, 1]: b; a row a class, like everything that grows with their number
+    bias: Tensor  # [classes, 1]: b; one row per class, like everything that grows with their number
 
     @classmethod
     def beginning(cls, rows: Tensor) -> Self:

@@ -50,7 +50,7 @@ class BackboneEmbedder:
 
 
 def _filled(images: Tensor) -> Tensor:
-    """With black images up to a power of two: for every new size of a batch, a GPU's libraries choose kernels anew."""
+    """With black images up to a power of two: for every new size of a batch, a GPU's libraries choose kernels again."""
     room = (1 << (len(images) - 1).bit_length()) - len(images)
     return torch.cat([images, images.new_zeros(room, *images.shape[1:])]) if room else images
 

@@ -32,7 +32,7 @@ _ROUNDINGS = 16  # by which gradients may differ besides: each layer on the way 
 
 _log = logging.getLogger("personae")
 _launching = threading.Lock()  # single kernels of one client would wait in line behind the graphs of all the others
-_single = ThreadPoolExecutor(1, "single-steps")  # libraries choose kernels anew in every thread, which takes seconds
+_single = ThreadPoolExecutor(1, "single-steps")  # libraries choose kernels again in every thread, which takes seconds
 
 
 class Step(Protocol):

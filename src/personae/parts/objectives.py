@@ -1,4 +1,4 @@
-"""Objectives beside the margin losses: staying near a model, learning from one, and knowing one's own people."""
+"""Objectives beside the margin losses: staying near a model, learning from one, and knowing your own people."""
 
 import math
 from dataclasses import dataclass

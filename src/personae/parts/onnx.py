@@ -160,7 +160,7 @@ def _session(path: Path, model: str) -> Any:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever the runtime raises for a file that is no model
         raise DataError(
-            f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it anew"
+            f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it again"
         ) from error
 
 
@@ -175,7 +175,7 @@ def _beside(path: Path, content: bytes) -> list[Path]:
         raise
     except Exception as error:  # whatever a parser raises for bytes that are no model
         raise DataError(
-            f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it anew"
+            f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it again"
         ) from error
     notes = (note for tensor in _tensors(model) for note in tensor.external_data if note.key == "location")
     found, folder = [], path.parent.resolve()
@@ -183,7 +183,7 @@ def _beside(path: Path, content: bytes) -> list[Path]:
         file = (folder / location).resolve()
         if not (file.is_relative_to(folder) and file.is_file()):
             raise DataError(
-                f"{path}: has weights in {location[:100]!r}, which is no plain file beside the model; export it anew"
+                f"{path}: has weights in {location[:100]!r}, which is no plain file beside the model; export it again"
             )
         found.append(file)
     return found

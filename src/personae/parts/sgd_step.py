@@ -105,7 +105,7 @@ class SGDStep:
             self.backbone.gradient.add_(self.correction)
         for (weights, gradient), momentum, factor in zip(self.pairs, self.momenta, self.factors, strict=True):
             momentum.mul_(options.momentum).add_(gradient)
-            if isinstance(rate, Tensor):  # a captured step reads it anew at each replay
+            if isinstance(rate, Tensor):  # a captured step reads it again at each replay
                 weights.addcmul_(momentum, rate, value=-factor)
             else:
                 weights.add_(momentum, alpha=-factor * rate)

@@ -20,7 +20,7 @@ What this proves is which channels exist. It does not prove that an update says 
 from: weights and class embeddings can leak information about training data.
 
 A class embedding (`ClassEmbeddings`) is a biometric template: the direction in which a network puts one person's faces.
-Whoever holds it and the network can recognise that person in other images, link the person across databases, and
+Anybody who has it and the network can recognise that person in other images, link the person across databases, and
 reconstruct a likeness of the face. Where it goes up, the server learns it; where it comes down, a client gets back its
 own rows and nobody else's. (Only `oracle`, a bound for comparisons, shows every client everybody's.) A template cannot
 be revoked like a password: to run such an algorithm takes a server that may hold the templates of everybody who takes
@@ -37,8 +37,8 @@ about these.
 
 An alias (`Aliases`) is a token for each person that a client holds, a digest under a key that the clients share. The
 server sees by it which clients hold the same person, how many people any two of them share, and the same again in every
-round and every run under that key. It does not say who the person is, but whoever has the key can try names against it.
-That is every client. Over a network the server has a digest of the key, and clients bring the key to `personae join`;
+round and every run under that key. It does not say who the person is, but every client has the key and can try names
+on it. Over a network the server has a digest of the key, and clients bring the key to `personae join`;
 where an experiment runs on one machine, the key is in its file. A person of whom at least `holders` clients speak in a
 round has one class embedding, the mean of the directions of theirs: each of these clients then receives what the
 others' images of that person have contributed. **Nobody can check whether a client that sends somebody's token has

@@ -192,7 +192,7 @@ class Gallery:
         place = {name: number for number, name in enumerate(names)}
         for name, vector in rows:
             if not isinstance(vector, bytes) or len(vector) != 4 * self.width:
-                raise DataError(f"{self.path}: a face of {name!r} is damaged; remove that person and enrol them anew")
+                raise DataError(f"{self.path}: a face of {name!r} is damaged; remove that person and enrol them again")
         kept = np.frombuffer(b"".join(vector for _, vector in rows), dtype="<f4").reshape(-1, self.width)
         vectors = torch.from_numpy(kept.astype(np.float32))
         if not vectors.isfinite().all():
@@ -213,7 +213,7 @@ class Gallery:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """A transaction over what is as it was kept, and is sealed anew."""
+        """A transaction over what is as it was kept, and is sealed again."""
         with _transaction(self.path, self._connection):
             self._sealed_rows()
             yield

@@ -101,7 +101,7 @@ def check_model(gallery: Gallery, model: Model) -> None:
     if gallery.model != model.digest:
         raise ConfigError(
             f"{gallery.path}: this gallery is of another model (or with other mirror images), and vectors of two models"
-            " cannot be compared; use its own, or enrol everybody anew"
+            " cannot be compared; use its own, or enrol everybody again"
         )
 
 

@@ -65,7 +65,7 @@ def threshold_at(far: float, path: str | Path, model: Model, benchmark: str | No
         score = thresholds.get(tar_name(far))
         score = None if score is None else float(score)
     except (KeyError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: the figures of {benchmark} are damaged; evaluate the model anew") from error
+        raise DataError(f"{path}: the figures of {benchmark} are damaged; evaluate the model again") from error
     if far * impostors < FALSE_ACCEPTS:
         raise DataError(
             f"{path}: {benchmark} has {counted(impostors, 'pair')} of impostors, too few for a false accept rate of"

@@ -1,4 +1,4 @@
-"""A picture of clusters: a row each, the largest first."""
+"""A picture of clusters: one row each, the largest first."""
 
 from pathlib import Path
 

@@ -42,7 +42,7 @@ def metric_names(metrics: Mapping[str, float]) -> list[str]:
 
 
 def figure_rows(evaluation: Evaluation) -> list[list[str]]:
-    """A line a metric, with a cell for each benchmark; last, how many pairs the rates are of, and what is missing."""
+    """One line per metric, one cell per benchmark; at the end, how many pairs the rates are of, and what is missing."""
     results = evaluation.results.values()
     names = metric_names(dict.fromkeys(evaluation.metrics, 0.0))
     rows = [[name, *(figure_text(result, name) for result in results)] for name in names]

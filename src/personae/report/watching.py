@@ -1,4 +1,4 @@
-"""A run while it is going on: where each stage stands, for a terminal and as a page that is written anew."""
+"""A run while it is going on: where each stage stands, for a terminal and as a page that is written again."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ class Comparison(ABC):
 
     @abstractmethod
     def met(self, contrast: float) -> bool:
-        """Whether one number, be it of a seed or a mean over them, is what the comparison says."""
+        """Whether one number, of a seed or a mean over seeds, is what the comparison says."""
 
     @abstractmethod
     def verdict(self, test: Test) -> Verdict: ...

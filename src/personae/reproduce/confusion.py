@@ -100,8 +100,8 @@ def confused_pairs(label: str, chosen_by: str, variant: str) -> Quantity:
 def most_similar_pairs(label: str, variant: str) -> Quantity:
     """How alike those people are to `variant` that it finds most alike itself.
 
-    Pairs chosen by one model are less alike in any other, be it no better: the extremes of one draw are not those of
-    the next. This measure chooses anew in each model and has no such bias.
+    Pairs chosen by one model are less alike in any other, even if it is no better: the extremes of one draw are not
+    those of the next. This measure chooses again in each model and has no such bias.
     """
 
     def read(outcomes: Outcomes) -> float:

@@ -56,7 +56,7 @@ class Records:
             return False
         recorded = parse_experiment(line["config"], f"the record of {folder}", trusted=False)
         if recorded.resolved() != experiment.resolved():
-            raise ConfigError(f"{folder}: the record is of another experiment than the recipe's; run it anew")
+            raise ConfigError(f"{folder}: the record is of another experiment than the recipe's; run it again")
         place = out / folder
         place.mkdir(parents=True, exist_ok=True)
         write_text(place / ENVIRONMENT, json.dumps(line["environment"]) + "\n")

@@ -138,7 +138,7 @@ def _open(out: Path, what: dict[str, str], resume: bool) -> None:
         found = json.loads(mark.read_text())
         begun = f"{found['system']} at the {found['scale']} scale"
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{mark}: this file is damaged ({error!r}); start anew elsewhere") from error
+        raise DataError(f"{mark}: this file is damaged ({error!r}); start again elsewhere") from error
     if found != what:
         raise ConfigError(f"{out}: this is {begun}, not {what['system']} at {what['scale']}; choose another folder")
 

@@ -30,8 +30,8 @@ def gain_of_third(label: str, before: str, after: str, metric: str, *, weakest: 
     """How many percent better tuned clients do in `after` than in `before`: those a third of them that are weakest (or
     strongest) in `before`, or in the mean of both.
 
-    Who is weak in one noisy measurement is less so in the next, be it no better: chosen by `before` alone, the weakest
-    seem to gain. The mean of both does not favour either end.
+    Who is weak in one noisy measurement is less so in the next, even if it is no better: chosen by `before` alone, the
+    weakest seem to gain. The mean of both does not favour either end.
     """
 
     def read(outcomes: Outcomes) -> float:

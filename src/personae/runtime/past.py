@@ -28,7 +28,7 @@ _EVALUATIONS = (GlobalEvaluation, PersonalEvaluation)
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What is taken over of an earlier run: states and records of training. All that was evaluated is evaluated anew.
+    """What is taken over of an earlier run: states and records of training. All that was evaluated is evaluated again.
 
     Nothing of the client that is `forgotten` is taken over. If it took part in these rounds, what it has put into
     averages stays there.

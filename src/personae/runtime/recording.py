@@ -94,7 +94,7 @@ def _read(path: Path, kind: type[wire.RecordT], layout: Layout) -> wire.RecordT:
     try:
         return wire.decode(kind, unsealed(path.read_bytes())[0], layout)
     except (wire.WireError, OSError) as error:
-        raise DataError(f"{path}: what was kept for the audit cannot be read ({error}); run it anew") from error
+        raise DataError(f"{path}: what was kept for the audit cannot be read ({error}); run it again") from error
 
 
 def _round(folder: Path, stage: str, number: int) -> Path:

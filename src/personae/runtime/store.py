@@ -46,7 +46,7 @@ def require_kept(folder: Path, rounds: Mapping[tuple[str, str], int]) -> None:
     for (client, stage), round_ in rounds.items():
         path = PrivateStore.of(folder, client).path(stage, round_)
         if not path.exists():
-            raise Unkept(f"{path}: this private state is gone; restore it from a copy, or begin the run anew")
+            raise Unkept(f"{path}: this private state is gone; restore it from a copy, or begin the run again")
 
 
 def _run(folder: Path) -> str:

@@ -29,7 +29,7 @@ from personae.words import counted
 
 
 def benchmarks(evaluation: Evaluation, page: Path | None, as_json: bool) -> None:
-    """A column a benchmark, a line a metric; groups of people below."""
+    """One column per benchmark, one line per metric; groups of people below."""
     results = evaluation.results
     if as_json:
         print_json({name: dataclasses.asdict(result) for name, result in results.items()})

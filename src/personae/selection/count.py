@@ -1,4 +1,4 @@
-"""A fixed number of clients, drawn anew in every round."""
+"""A fixed number of clients, drawn again in every round."""
 
 from dataclasses import dataclass
 from typing import ClassVar

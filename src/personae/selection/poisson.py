@@ -12,7 +12,7 @@ from personae.core.selection import Occasion, Selection
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Selection):
-    """Each client is asked with the same probability, whoever else is. In some rounds that may be nobody.
+    """Each client is asked with the same probability, independently of the others. In some rounds that may be nobody.
 
     Accountants of differential privacy know this policy best: noise hides more where nobody knows who took part.
     """

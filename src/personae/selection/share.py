@@ -1,4 +1,4 @@
-"""A share of the clients, drawn anew in every round."""
+"""A share of the clients, drawn again in every round."""
 
 from dataclasses import dataclass
 from typing import ClassVar

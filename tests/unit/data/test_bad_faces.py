@@ -156,7 +156,7 @@ CASES: list[tuple[Callable[[Path], Path], str, str]] = [
         "identity 'ann' has the labels '0' and '1'",
         "give each identity one label",
     ),
-    (lambda root: labelled(root, '"path,identity\na.jpg'), "labels.csv", "write it anew"),
+    (lambda root: labelled(root, '"path,identity\na.jpg'), "labels.csv", "write it again"),
     (lambda root: labelled(root, HEADER, **{"../evil.jpg": GOOD}), "the path '../evil.jpg' leaves", "without .."),
     (lambda root: labelled(root, HEADER, **{"/evil.jpg": GOOD}), "the path '/evil.jpg' leaves", "relative"),
 ]

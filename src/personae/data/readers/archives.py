@@ -220,10 +220,10 @@ def _rows(
                 rows.append(row | {"line": str(table.line_num)})
                 if most is not None and len(rows) > most:
                     raise DataError(
-                        f"{file}: {LABELS} has far more lines than there are files in the zip; write it anew"
+                        f"{file}: {LABELS} has far more lines than there are files in the zip; write it again"
                     )
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: {LABELS} is not comma-separated text in UTF-8 ({error}); write it anew") from error
+        raise DataError(f"{file}: {LABELS} is not comma-separated text in UTF-8 ({error}); write it again") from error
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A text list of `path label`, one image a line, with paths relative to the folder of the list.
+"""A text list of `path label`, one image per line, with paths relative to the folder of the list.
 
 With tabs it may also be a list of InsightFace (`1 path label`) or of MXNet (`number label path`). Where
 labels are not read, a line may be a path alone.

@@ -164,7 +164,7 @@ def _two_lines(root: Path, layout: PairLayout) -> list[ListedPair]:
 
 
 def _two_paths(root: Path, layout: PairLayout) -> list[ListedPair]:
-    """A path a line, two a pair; in one folder they are of one person."""
+    """One path per line, two per pair; in one folder they are of one person."""
     lines = read_lines(root / layout.file)
     paths = []
     for where, words in lines:

@@ -1,4 +1,4 @@
-"""Pair files of the field (`.bin`): encoded images, two a pair, and whether each pair is of one person.
+"""Pair files of the field (`.bin`): encoded images, two per pair, and whether each pair is of one person.
 
 They are pickles, and a pickle is a program. This reads the few instructions that lists, tuples, bytes, numbers and
 arrays of bytes take, and knows no others: nothing in a file can be called or imported. The names of NumPy's own
@@ -136,7 +136,7 @@ def write_bin(file: Path, images: Sequence[bytes], same: Sequence[bool]) -> None
     """A file that `read_bin` and the tools of the field read; Python 2 does not."""
     if len(images) != 2 * len(same):
         raise DataError(
-            f"{file}: {counted(len(images), 'image')} cannot be {counted(len(same), 'pair')}; give two a pair"
+            f"{file}: {counted(len(images), 'image')} cannot be {counted(len(same), 'pair')}; give two per pair"
         )
     with replacing(file) as temporary, temporary.open("wb") as stream:
         stream.write(b"\x80\x03](")

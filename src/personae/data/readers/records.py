@@ -102,14 +102,14 @@ def _index(file: Path) -> tuple[Places, Places]:
         try:
             numbers = np.fromstring(index.read_bytes(), dtype=np.int64, sep=" ")
         except (ValueError, DeprecationWarning) as error:
-            raise DataError(f"{index}: not lines of `key offset`; make it anew from {file.name}") from error
+            raise DataError(f"{index}: not lines of `key offset`; make it again from {file.name}") from error
     if not len(numbers) or len(numbers) % 2:
-        raise DataError(f"{index}: {len(numbers)} numbers, not lines of `key offset`; make it anew from {file.name}")
+        raise DataError(f"{index}: {len(numbers)} numbers, not lines of `key offset`; make it again from {file.name}")
     keys, offsets = numbers.reshape(-1, 2).T
     order = np.argsort(keys, kind="stable")
     keys, offsets = keys[order], offsets[order]
     if (twice := np.flatnonzero(np.diff(keys) == 0)).size:
-        raise DataError(f"{index}: key {keys[twice[0]]} is in it twice; make it anew from {file.name}")
+        raise DataError(f"{index}: key {keys[twice[0]]} is in it twice; make it again from {file.name}")
     return keys, offsets
 
 

@@ -60,7 +60,7 @@ class Stream:
         return low + (high - low) * unit
 
     def normal(self, mean: float | Tensor = 0.0, spread: float | Tensor = 1.0) -> Tensor:
-        """Bell-shaped: the sum of three uniform numbers, hence within three standard deviations (no monsters)."""
+        """Bell-shaped: the sum of three uniform numbers, so within three standard deviations (no monsters)."""
         bits = self.bits()
         third = (1 << 21) - 1
         total = (bits & third) + ((bits >> 21) & third) + ((bits >> 42) & third)

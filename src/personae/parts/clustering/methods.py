@@ -42,7 +42,7 @@ class CFinch(Clustering):
     # one. Cosine takes it as 1 - cos.
     metric: Metric = "euclidean"
     # What stands for a cluster: the mean of its images scaled to length one, or the mean as it is, as in FINCH. The
-    # mean of many images is short, and short ones are near to each other whoever is on them, so that under a bound on
+    # mean of many images is short, and short ones are near to each other whatever they show, so that under a bound on
     # the Euclidean distance nearly everybody ends up in one cluster.
     centroids: Centroids = "unit"
     # Which partition is used, which the paper does not say either: counted from the finest, 0, or backwards from the
@@ -144,7 +144,7 @@ METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (CFinch, Finch, 
 
 
 def large_enough(labels: Tensor, images: int) -> Tensor:
-    """Labels of clusters of at least so many images, counted anew from zero; -1 for all other images."""
+    """Labels of clusters of at least so many images, counted again from zero; -1 for all other images."""
     found, which, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     kept = (sizes >= images) & (found != NOBODY)
     numbers = torch.where(kept, kept.cumsum(0) - 1, NOBODY)

@@ -8,7 +8,7 @@ GENERIC, PERSONAL, GLOBAL = "heldout/tar@1e-02", "clients/personal/1:1 tar@1e-03
 CLOSE = 1.0  # points that count as about the same
 SLIGHTLY = 0.5  # points that count as not lower
 # Identities a client, in place of the paper's 40 to 1: ending of the variants, and how they are called.
-IDENTITIES = {"": "all people", "-half": "half of the people", "-fifth": "a fifth", "-one": "one person a client"}
+IDENTITIES = {"": "all people", "-half": "half of the people", "-fifth": "a fifth", "-one": "one person per client"}
 
 
 def generic(label: str, variant: str) -> Quantity:

@@ -141,7 +141,7 @@ UNSUPERVISED = System(
             "pre-training < + clustering < + federated < + domain constraint (large source)",
             "Table 5: 86.65, 88.72, 91.12, 91.55",
             (Above(FINE_TUNE, SOURCE_ONLY), Above(FEDERATED, FINE_TUNE), Above(FEDFR, FEDERATED)),
-            beside=(on_target("clustering anew", "reclustered"), TRUE_LABELS),
+            beside=(on_target("clustering again", "reclustered"), TRUE_LABELS),
             gates=(*REGIME, HELD),
         ),
         Claim(
