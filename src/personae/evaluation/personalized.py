@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from personae.core.exact import GRID, blocks, unit, unit_on_grid
+from personae.core.exact import GRID, blocks, pair_scores, unit, unit_on_grid
 from personae.errors import ConfigError
-from personae.evaluation.comparisons import Crossed, Scores, check_both_kinds, from_within
+from personae.evaluation.comparisons import Comparisons, Crossed, Scores, check_both_kinds, from_within, held
 from personae.evaluation.identification import class_means, search, tpir_at_fpir
 from personae.evaluation.verification import rate_name, tar_at_far, tar_name
 
 Protocol = Literal["correct", "paper"]
+HALF = "half "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class AmongEverybody:
     fars: tuple[float, ...] = (1e-2, 1e-3)  # false accept rates, 1:1
     fpirs: tuple[float, ...] = (1e-1, 1e-2)  # false positive identification rates, 1:N
     protocols: tuple[Protocol, ...] = ("correct",)  # 1:N as NIST defines it, or as FedFR's authors computed it
+    half: bool = False  # whether 1:1 is also told where half of the impostor pairs are of two own people
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
@@ -44,11 +46,17 @@ class AmongEverybody:
         others: Tensor,
         other_labels: Tensor,
     ) -> dict[str, float]:
-        """`1:1 tar@1e-03`, `1:N tpir@1e-02`, and `1:N tpir@1e-02 (paper)`; what cannot be computed is left out."""
-        found = {}
-        pairs = personal_pairs(own, labels, others, other_labels)
-        if pairs.genuine_pairs and pairs.impostor_pairs:
-            found = {_verification(far): tar for far, tar in tar_at_far(pairs, self.fars).items()}
+        """`1:1 tar@1e-03`, `1:1 half tar@1e-03`, `1:N tpir@1e-02` and `1:N tpir@1e-02 (paper)`.
+
+        What cannot be computed is left out.
+        """
+        found: dict[str, float] = {}
+        kinds: dict[str, Comparisons] = {"": personal_pairs(own, labels, others, other_labels)}
+        if self.half:
+            kinds[HALF] = half_own_pairs(own, labels, others, other_labels)
+        for kind, pairs in kinds.items():
+            if pairs.genuine_pairs and pairs.impostor_pairs:
+                found |= {_verification(far, kind): tar for far, tar in tar_at_far(pairs, self.fars).items()}
         probes, probe_labels = torch.cat([own, others]), torch.cat([labels, other_labels])
         mated = torch.isin(probe_labels, train_labels)
         if not mated.any() or mated.all():
@@ -62,11 +70,12 @@ class AmongEverybody:
     def names(self) -> tuple[str, ...]:
         """Of all rates that there may be."""
         identification = (_identification(fpir, protocol) for protocol in self.protocols for fpir in self.fpirs)
-        return (*map(_verification, self.fars), *identification)
+        kinds = ("", HALF) if self.half else ("",)
+        return (*(_verification(far, kind) for kind in kinds for far in self.fars), *identification)
 
 
-def _verification(far: float) -> str:
-    return f"1:1 {tar_name(far)}"
+def _verification(far: float, kind: str = "") -> str:
+    return f"1:1 {kind}{tar_name(far)}"
 
 
 def _identification(fpir: float, protocol: Protocol) -> str:
@@ -80,6 +89,20 @@ def personal_pairs(own: Tensor, labels: Tensor, others: Tensor, other_labels: Te
     are exact.
     """
     return from_within(own, labels, others, other_labels)
+
+
+def half_own_pairs(own: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> Scores:
+    """1:1 with as many impostor pairs of two own people as of one of them and somebody else.
+
+    Of all pairs the second kind is far more: there everybody else decides. Its pairs are taken in equal distances.
+    """
+    within = held(own, labels)
+    rows, columns = (labels[:, None] != other_labels).nonzero(as_tuple=True)
+    count = min(within.impostor_pairs, len(rows))
+    chosen = torch.arange(count) * len(rows) // max(count, 1)
+    ours, theirs = unit_on_grid(own), unit_on_grid(others)
+    across = pair_scores(ours, rows[chosen].numpy(), theirs, columns[chosen].numpy())
+    return Scores(within.genuine, np.concatenate([within.impostor, across]))
 
 
 def personal_identification(

@@ -111,6 +111,18 @@ def most_similar_pairs(label: str, variant: str) -> Quantity:
     return Quantity(label, (variant,), read, "cosine", needs_models=True)
 
 
+def closest_class_embeddings(label: str, variant: str) -> Quantity:
+    """How alike the class embeddings of different clients are that are most alike, with no regard to faces."""
+
+    def read(outcomes: Outcomes) -> float:
+        crowd = crowd_of(outcomes[variant])
+        rows = F.normalize(crowd.class_embeddings)
+        pairs = crowd.closest(rows, PAIRS)
+        return float(torch.stack([rows[one] @ rows[other] for one, other in pairs]).mean())
+
+    return Quantity(label, (variant,), read, "cosine", needs_models=True)
+
+
 def before_and_after(before: str, before_label: str, after: str, after_label: str) -> Pictures:
     """Figure 3 of FedGC: t-SNE of confused pairs and histograms of their cosines, under two models."""
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from personae.errors import ConfigError, DataError
 from personae.evaluation.identification import Searches, search, tpir_at_fpir
-from personae.evaluation.personalized import personal_identification, personal_pairs
+from personae.evaluation.personalized import AmongEverybody, half_own_pairs, personal_identification, personal_pairs
 from personae.evaluation.verification import tar_at_far
 
 FPIRS = (0.001, 0.01, 0.1, 0.3, 1.0)
@@ -96,6 +96,35 @@ def test_pairs_of_a_client_and_everybody():
     highest = scores[later & ~same].sort(descending=True).values
     far = 10.5 / len(highest)
     assert tar_at_far(pairs, [far])[far] == (scores[later & same] > highest[10]).double().mean()
+
+
+def test_half_of_the_impostor_pairs_are_of_two_own_people():
+    vectors, labels = everybody()
+    own = labels < 6
+    others = (vectors[~own], labels[~own])
+    pairs = half_own_pairs(vectors[own], labels[own], *others)
+    assert (pairs.genuine_pairs, pairs.impostor_pairs) == (6 * 28, 2 * (48 * 47 // 2 - 6 * 28))
+    cosines = vectors[own].double() @ vectors[own].double().T
+    same, later = labels[own][:, None] == labels[own], torch.ones(48, 48, dtype=torch.bool).triu(1)
+    within = cosines[later & ~same]
+    across = (vectors[own].double() @ others[0].double().T).flatten()
+    chosen = across[torch.arange(len(within)) * len(across) // len(within)]
+    impostors = torch.cat([within, chosen]).sort(descending=True).values
+    far = 40.5 / len(impostors)
+    rates = AmongEverybody(fars=(far,), fpirs=(), half=True).rates(
+        vectors[:0], labels[:0], vectors[own], labels[own], *others
+    )
+    names = AmongEverybody(fars=(far,), fpirs=(), half=True).names
+    assert tuple(rates) == names
+    assert rates[names[1]] == (cosines[later & same] > impostors[40]).double().mean()
+    assert rates[names[0]] != rates[names[1]]
+
+
+def test_where_somebody_is_alone_there_is_no_such_half():
+    vectors, labels = everybody(people=2)
+    own = labels == 0
+    pairs = half_own_pairs(vectors[own], labels[own], vectors[~own], labels[~own])
+    assert pairs.impostor_pairs == 0
 
 
 def test_what_is_refused(client):

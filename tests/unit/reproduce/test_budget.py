@@ -148,6 +148,7 @@ def test_the_command_says_how_to_go_on(
     told = " ".join(capsys.readouterr().err.split())
     assert "2 runs to go, 144 training images: about a minute" in told
     hint = f"personae reproduce tiny --scale paper --seeds 1 --out {out} --device cpu --resume --claims T-1 --budget 0"
+    hint += " --workers 1"
     assert told.endswith(f"the 0 minutes are spent; what is done is in {out}; continue with: {hint}")
     assert command(*options, "--resume", "--budget", 5) == 0
     assert (out / "claims.json").is_file()

@@ -1,7 +1,12 @@
 """FedGC: softmax regulariser at the server. Rows of the paper's tables are variants of the recipe."""
 
 from personae.reproduce.claims import Above, Claim, Gate, Rising, System
-from personae.reproduce.confusion import before_and_after, confused_pairs, most_similar_pairs
+from personae.reproduce.confusion import (
+    before_and_after,
+    closest_class_embeddings,
+    confused_pairs,
+    most_similar_pairs,
+)
 from personae.reproduce.quantities import Quantity, average, constant, figure, training_loss
 from personae.reproduce.strangers import among_strangers
 
@@ -10,6 +15,8 @@ LOSSES = {"softmax": "", "CosFace": "-cosface", "ArcFace": "-arcface"}
 
 FEDPE, FEDGC_, FEDCOS = figure("FedPE", "fedpe"), figure("FedGC", "fedgc"), figure("FedCos", "fedcos")
 CENTRAL = figure("central", "central")
+MOVED_SOFTMAX = figure("softmax regulariser, same move", "moved-softmax")
+MOVED_COSINE = figure("cosine regulariser, same move", "moved-cosine")
 
 
 def _shares(label: str, variant: str) -> tuple[Quantity, ...]:
@@ -47,7 +54,7 @@ PE, GC = _shares("FedPE", "fedpe"), _shares("FedGC", "fedgc")
 
 FEDGC = System(
     name="fedgc",
-    leads="GC-7",
+    leads="GC-7a",
     paper="Niu and Deng, Federated Learning for Face Recognition with Gradient Correction",
     claims=(
         Claim(
@@ -104,6 +111,17 @@ FEDGC = System(
             gates=REGIME,
         ),
         Claim(
+            "GC-4a",
+            "The same, where both regularisers move the class embeddings by the same share of their length in a round",
+            "Table 4, whose strengths the paper does not give",
+            (Above(MOVED_COSINE, FEDPE), Above(MOVED_SOFTMAX, MOVED_COSINE)),
+            beside=(
+                figure("softmax without its self term, same move", "moved-no-self"),
+                figure("softmax along the sphere, same move", "moved-tangential"),
+            ),
+            gates=REGIME,
+        ),
+        Claim(
             "GC-5",
             "FedGC > FedPE on average for softmax, CosFace and ArcFace; fixed random embeddings help softmax and hurt "
             "the margins",
@@ -143,6 +161,18 @@ FEDGC = System(
                 Above(
                     most_similar_pairs("closest pairs of FedPE", "fedpe"),
                     most_similar_pairs("closest pairs of FedGC", "fedgc"),
+                ),
+            ),
+            gates=REGIME,
+        ),
+        Claim(
+            "GC-7a",
+            "The class embeddings of different clients that are most alike come apart",
+            "Section 3: highly similar in FedPE, spread out by FedGC; no figures",
+            (
+                Above(
+                    closest_class_embeddings("closest class embeddings of FedPE", "fedpe"),
+                    closest_class_embeddings("closest class embeddings of FedGC", "fedgc"),
                 ),
             ),
             gates=REGIME,

@@ -10,6 +10,8 @@ from personae.reproduce.served import client_by_client, gain_of_third, over_clie
 
 METRIC = "1:1 tar@1e-01"  # impostors are everybody's
 OWN = "tar@1e-01"  # impostors are the client's own people
+HALF = "1:1 half tar@1e-01"  # half of the impostor pairs are
+IMPOSTORS = {METRIC: (), OWN: ("own people",), HALF: ("half own people",)}
 CLOSE = 2.0  # points that count as about the same
 METHODS = {
     "hf": "HF-MAML",
@@ -28,7 +30,7 @@ def tar(
     partition: str, method: str, *, tuned: bool = True, new: bool = False, of: str = "mean", metric: str = METRIC
 ) -> Quantity:
     words = [partition, METHODS[method], "tuned" if tuned else "untuned", "new" if new else "trained"]
-    words += (["own people"] if metric == OWN else []) + ([] if of == "mean" else [of])
+    words += [*IMPOSTORS[metric], *([] if of == "mean" else [of])]
     return over_clients(", ".join(words), f"{partition}-{method}", metric, tuned=tuned, new=new, of=of)
 
 
@@ -168,7 +170,7 @@ HF_MAML = System(
             "Tuning lifts the clients seen in training more than new ones",
             "Figures 1, 2",
             (Above(lift("equal", new=False), lift("equal", new=True)),),
-            beside=(lift("equal", new=False, metric=OWN), lift("equal", new=True, metric=OWN)),
+            beside=tuple(lift("equal", new=new, metric=metric) for metric in (OWN, HALF) for new in (False, True)),
             gates=(AT_REST,),
         ),
     ),
