@@ -25,7 +25,7 @@ from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
-from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batch_norm import Statistics
 from personae.parts.batches import Batch
 from personae.parts.embedding import class_features, still
 from personae.parts.heads import HeadInit, OwnHead, own_rows
@@ -93,8 +93,7 @@ class _Adaptation(LocalStep):
                 total = total + self.strength * distillation(found, wanted, self.temperature)
             return total
 
-        frozen = keeps_statistics(self.batch_norm, samples)
-        return self.train(client, theta, [rows], loss, samples=samples, frozen_statistics=frozen)
+        return self.train(client, theta, [rows], loss, samples=samples)
 
 
 @dataclass(frozen=True, kw_only=True)

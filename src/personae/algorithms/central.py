@@ -11,6 +11,7 @@ from personae.core.algorithm import Algorithm, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import Joined, Samples
 from personae.errors import ConfigError
+from personae.parts.batch_norm import Statistics, keeps_statistics
 from personae.parts.batches import Batch
 from personae.parts.heads import HeadInit, first_rows
 from personae.parts.local_sgd import LocalSGD
@@ -44,6 +45,7 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
     training: LocalSGD = field(default_factory=LocalSGD)
     head_init: HeadInit = "mean"  # how class embeddings begin: as the mean features of each person, or at random
     use_public_faces: bool = False  # whether the public faces are there, too
+    batch_norm: Statistics = "train"  # whether the statistics of BatchNorm stay as they came: never, or always (eval)
 
     @property
     def needs_public(self) -> bool:
@@ -65,15 +67,16 @@ class Central(Algorithm[State, Broadcast, LocalState, Nothing]):
         def loss(batch: Batch) -> Tensor:
             return self.margin.loss(module(batch.images), rows, batch.labels)
 
-        part = (server.round - 1, server.rounds)
+        part, faces = (server.round - 1, server.rounds), self.faces(server)
         fit = self.training.fit(
             server.backbone,
             [rows],
-            self.faces(server),
+            faces,
             loss,
             server.generator,
             velocity=state.velocity,
             part=part,
+            frozen_statistics=keeps_statistics(self.batch_norm, faces),
         )
         model = server.backbone.state()
         return State(

@@ -18,6 +18,7 @@ from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import UNLABELLED
 from personae.errors import ConfigError
 from personae.parts.alignment import Mixture, discriminator, domain_loss, mmd, reverse
+from personae.parts.batch_norm import Statistics, keeps_statistics
 from personae.parts.batches import Batch
 from personae.parts.heads import HeadInit, first_rows
 from personae.parts.local_sgd import LocalSGD
@@ -47,6 +48,7 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     training: LocalSGD = field(default_factory=LocalSGD)
     strength: float = 1.0  # the weight of what makes both domains alike
     head_init: HeadInit = "mean"  # how the class embeddings of the source begin
+    batch_norm: Statistics = "train"  # whether the statistics of BatchNorm stay as they came: never, or always (eval)
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
@@ -85,14 +87,16 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
             supervised = (each * labelled).sum() / labelled.sum().clamp(min=1)
             return supervised + self.alignment(F.normalize(features.float()), labelled, helpers, progress)
 
+        faces = Mixture(*self.domains(server))
         fit = self.training.fit(
             server.backbone,
             [rows, *helpers],
-            Mixture(*self.domains(server)),
+            faces,
             loss,
             server.generator,
             velocity=state.velocity,
             part=(server.round - 1, server.rounds),
+            frozen_statistics=keeps_statistics(self.batch_norm, faces),
         )
         trained = dict(zip(state.helpers, helpers, strict=True))
         return State(

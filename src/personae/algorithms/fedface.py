@@ -21,7 +21,7 @@ from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batch_norm import Statistics
 from personae.parts.batches import Batch
 from personae.parts.corrections import Reduction, corrected, drawn, spreadout
 from personae.parts.heads import HeadInit, OwnHead, own_rows
@@ -109,7 +109,6 @@ class FedFace(LocalStep, Algorithm[State, Down, Private, Up]):
             down.model,
             [] if self.fixed else [rows],
             self.positive(rows) if client.train.classes == 1 else self.classification(rows),
-            frozen_statistics=keeps_statistics(self.batch_norm, client.train),
         )
         rows = F.normalize(rows)
         up = Up(

@@ -29,7 +29,7 @@ from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
 from personae.core.warnings import Figures
 from personae.parts.averaging import Weighting, weight_of
-from personae.parts.batch_norm import Statistics, keeps_statistics
+from personae.parts.batch_norm import Statistics
 from personae.parts.batches import Batch
 from personae.parts.customisation import Branch
 from personae.parts.embedding import copied, still
@@ -159,7 +159,6 @@ class FedFR(LocalStep, Algorithm[State, Down, Private, Up]):
             [rows, *([phi] if len(phi) else []), *parts.values()],
             loss,
             samples=samples,
-            frozen_statistics=keeps_statistics(self.batch_norm, samples),
         )
         model = client.backbone.state()
         up = Up(

@@ -126,7 +126,12 @@ class Experiment(Section):
 
     @property
     def recipe(self) -> Recipe:
-        return tuple(section.built() for section in self.stages)
+        return tuple(section.built() for section in self._sections)
+
+    @property
+    def _sections(self) -> tuple[StageSection, ...]:
+        """The stages, which take other defaults if they go on from weights."""
+        return tuple(section.from_strong_start() for section in self.stages) if self.weights else self.stages
 
     @property
     def unlabelled(self) -> Unlabelled:
@@ -140,7 +145,7 @@ class Experiment(Section):
         unset = {name for name in ("forgotten", "checkpoints") if name not in self.model_dump(exclude_defaults=True)}
         left_out = {"tracking", "retention", "audit"} | unset  # what says nothing is in no config.json
         plain: dict[str, Any] = json.loads(self.model_dump_json(exclude=left_out))
-        for section, given in zip(plain["stages"], self.stages, strict=True):
+        for section, given in zip(plain["stages"], self._sections, strict=True):
             section |= given.resolved()
         return plain
 

@@ -1,8 +1,8 @@
 """The schema of `[[stages]]`, and the stages that they stand for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, field, fields, replace
+from typing import Any, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -14,6 +14,7 @@ from personae.core.algorithm import AnyAlgorithm
 from personae.core.layer import Layer, layered
 from personae.core.selection import Everybody, Selection
 from personae.core.stage import Stage, StageOptions
+from personae.core.strong_start import with_strong_start
 from personae.errors import ConfigError
 from personae.experiment.concealed import concealed
 from personae.experiment.explain import called, explain, nearest
@@ -32,6 +33,12 @@ class StageSection(StageOptions):
     selection: dict[str, Any] = field(default_factory=lambda: {"name": Everybody.name})  # which clients are asked
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": Mean.name})  # how their vectors become one
     layers: tuple[dict[str, Any], ...] = ()  # what goes around the algorithm, from the inside out
+
+    def from_strong_start(self) -> Self:
+        """The same, with defaults for a strong start where the file says nothing."""
+        name = str(self.algorithm.get("name"))
+        known = name in AVAILABLE  # if not, that is said when it is built
+        return replace(self, algorithm=with_strong_start(AVAILABLE[name], self.algorithm)) if known else self
 
     def built(self) -> Stage:
         """The stage that it describes."""

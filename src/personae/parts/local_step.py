@@ -13,6 +13,7 @@ from personae.core.algorithm import Client
 from personae.core.backbone import Backbone
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
+from personae.parts.batch_norm import Statistics, keeps_statistics
 from personae.parts.batches import Batch
 from personae.parts.local_sgd import Fit, LocalSGD
 from personae.parts.margins import Margin
@@ -62,6 +63,9 @@ class LocalStep(LocalObjective):
     """A client's training by SGD on such an objective: an algorithm inherits it for its options."""
 
     training: LocalSGD = field(default_factory=LocalSGD)  # how a client trains in a round
+    # Whether a client normalises by the statistics of BatchNorm that it received, and hands them on untouched: never
+    # (train), where all faces are of one person, whose identity their mean would take away (auto), or always (eval).
+    batch_norm: Statistics = "train"
 
     def train(
         self,
@@ -71,7 +75,6 @@ class LocalStep(LocalObjective):
         own: Value,
         *more: Term,
         samples: Samples | None = None,
-        frozen_statistics: bool = False,
     ) -> Fit:
         """Train the client's backbone as it is loaded, and the `others` such as class embeddings, in place.
 
@@ -79,4 +82,5 @@ class LocalStep(LocalObjective):
         """
         objective = self.objective(client.backbone, received, own, *more)
         faces = client.train if samples is None else samples
-        return self.training.train(client, others, faces, objective, frozen_statistics=frozen_statistics)
+        kept = keeps_statistics(self.batch_norm, faces)
+        return self.training.train(client, others, faces, objective, frozen_statistics=kept)

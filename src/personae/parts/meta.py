@@ -20,7 +20,7 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
-from personae.parts.batch_norm import batch_norms
+from personae.parts.batch_norm import batch_norms, training_mode
 from personae.parts.batches import Batch
 from personae.parts.graphs import tell_once
 from personae.parts.images import Augmentation
@@ -141,8 +141,9 @@ class MetaSGD:
     sampling: Literal["disjoint", "independent"] = "disjoint"
     # all: every pass normalises by its own batch and enters the running statistics, as a plain loop would do it. first:
     # only the pass at w enters them. running: the passes at w ± delta v normalise by the running statistics, untouched;
-    # H is then that of another function than the one whose gradient it multiplies.
-    batch_norm: Literal["all", "first", "running"] = "all"
+    # H is then that of another function than the one whose gradient it multiplies. eval: every pass normalises by the
+    # statistics received, which stay as they came.
+    batch_norm: Literal["all", "first", "running", "eval"] = "all"
     augmentation: Augmentation = field(default_factory=Augmentation)  # how images vary at random
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -185,8 +186,7 @@ class MetaSGD:
 
             return forward
 
-        module.train()
-        try:
+        with training_mode(module, frozen_statistics=self.batch_norm == "eval"):
             triples = self._triples(len(samples), generator)
             for step, (first, second, third) in zip(range(self.iterations), triples, strict=False):
                 passes = (on(first, adapted=False), on(second, adapted=True), on(third, adapted=True, perturbed=True))
@@ -199,8 +199,6 @@ class MetaSGD:
                     checked = totals.tolist()
                     if not all(map(math.isfinite, checked)):
                         raise Diverged(f"the loss is {sum(checked)} after {step + 1} meta steps; {self._advice}")
-        finally:
-            module.eval()
         if not all_finite(backbone.flat):
             raise Diverged(f"the weights are not finite after {self.iterations} meta steps; {self._advice}")
         for tensor in others:
@@ -236,7 +234,7 @@ class MetaSGD:
 
     def _require_enough(self, count: int, module: nn.Module) -> None:
         smallest = min(self.batch_size, count) if self.sampling == "independent" else count // self._parts(count)
-        needed = 2 if batch_norms(module) else 1
+        needed = 2 if batch_norms(module) and self.batch_norm != "eval" else 1
         if smallest < needed:
             raise DataError(
                 f"{counted(count, 'image makes', 'images make')} batches of {smallest}, and this network needs "

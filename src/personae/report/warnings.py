@@ -2,39 +2,68 @@
 
 from collections.abc import Iterator
 
+from personae.core.strong_start import departures
 from personae.report.records import Metrics, Run, StageRecord
 from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, start_metrics
 
 TOLD = 0.0005  # a fall that one decimal of a percentage does not show is none
 RATE = "tar@"
+SHARED, OWN = f"{CLIENTS}global/", f"{CLIENTS}personal/"
 ENOUGH = 0.1  # a rate below is of a few pairs, and its fall is chance
 
 
 def warnings_of(run: Run) -> list[str]:
-    """What the figures gave reason to look at while it ran, and stages that ended below where they began."""
-    seen = [
+    """Stages that ended below where they began, and what the figures gave reason to look at while it ran."""
+    return [*falls_of(run), *remarks_on_rounds(run)]
+
+
+def remarks_on_rounds(run: Run) -> list[str]:
+    """What the figures gave reason to look at while it ran."""
+    return [
         f"{stage.label}, round {number}: {text}"
         for stage in run.stages
         for number, text in run.records[stage.name].warnings
     ]
-    return [*seen, *(line for stage in run.stages for line in _fall(run, stage))]
 
 
-def _fall(run: Run, stage: StageRecord) -> Iterator[str]:
-    """How far a federated stage ended below its start, on the benchmark on which it fell most."""
-    if not stage.federated or run.records[stage.name].evaluation is None:
+def falls_of(run: Run) -> list[str]:
+    """Stages that ended below where they began, and what to change."""
+    return [line for stage in run.stages for line in _falls(run, stage)]
+
+
+def _falls(run: Run, stage: StageRecord) -> Iterator[str]:
+    """How far its shared model and its clients' own ones fell, on the benchmark on which they fell most."""
+    if run.records[stage.name].evaluation is None:
         return
     before = stage_metrics(run.records[stage.after]) if stage.after else start_metrics(run)
     after = stage_metrics(run.records[stage.name])
-    falls = {name: before[name] - after[name] for name in _main_figures(before) if name in after}
-    name = max(falls, key=falls.__getitem__, default="")
-    if falls.get(name, 0) >= TOLD:
-        where, what = heading(name)
-        yield (
-            f"{stage.label} ends {100 * falls[name]:.1f} points below its start ({where} {what}: "
-            f"{100 * before[name]:.1f} -> {100 * after[name]:.1f}); lower its learning rate, "
-            "or see with evaluate_every from which round on it falls"
-        )
+    shared = _main_figures(before) if stage.federated else ()
+    own = _main_figures({name: value for name, value in before.items() if name.startswith(SHARED)})
+    pairs = {
+        "ends": {name: (before[name], after[name]) for name in shared if name in after},
+        "leaves clients' own models": {
+            personal: (before[name], after[personal])
+            for name in own
+            if (personal := name.replace(SHARED, OWN, 1)) in after
+        },
+    }
+    for what, found in pairs.items():
+        name = max(found, key=lambda name: found[name][0] - found[name][1], default="")
+        was, is_now = found.get(name, (0.0, 0.0))
+        if was - is_now >= TOLD:
+            yield (
+                f"{stage.label} {what} {100 * (was - is_now):.1f} points below its start ({' '.join(heading(name))}: "
+                f"{100 * was:.1f} -> {100 * is_now:.1f}); {_advice(run, stage)}"
+            )
+
+
+def _advice(run: Run, stage: StageRecord) -> str:
+    """What to change: settings that are not for a strong start, or else the rate."""
+    sections = {section["name"]: section for section in run.config.get("stages", ())}
+    settings = sections.get(stage.name, {}).get("algorithm", {})
+    if run.config.get("weights") and (others := [*departures(settings)]):
+        return f"it has {', '.join(others)}: leave these out, and they are as a strong start needs them"
+    return "lower its learning rate, or see with evaluate_every from which round on it falls"
 
 
 def _main_figures(metrics: Metrics) -> Iterator[str]:

@@ -17,7 +17,7 @@ from personae.report.fairness import plain_fairness
 from personae.report.records import read_events, read_run
 from personae.report.table import rows_of
 from personae.report.verdict import verdict
-from personae.report.warnings import warnings_of
+from personae.report.warnings import falls_of, remarks_on_rounds, warnings_of
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
 from personae.screen import results
@@ -37,13 +37,18 @@ def models(run: Path, page: Path, as_json: bool) -> None:
         evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         print_json({"run": str(run), "report": str(page), **evaluated})
         return
+    _warn(falls_of(content))  # nobody should read figures of a model that got worse before knowing that it did
     results.verdict(found)
     print_clusters(output, run)
-    for line in warnings_of(content):
-        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
+    _warn(remarks_on_rounds(content))
     for each in spent(read_events(run)):
         say(f"differential privacy: {in_words(each)}")
     say(f"report: {page}")
+
+
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
+        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
 
 
 def paths(made: Sequence[Path], as_json: bool) -> None:

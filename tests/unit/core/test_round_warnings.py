@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from personae.algorithms import FedFR, FedPE
+from personae.core.strong_start import STRONG_START
 from personae.core.warnings import Figures
 from personae.layers import Carry
 from personae.parts.public import PublicSampling
 from personae.report.html import write_report
 from personae.report.records import read_run
 from personae.report.warnings import warnings_of
+from personae.screen import runs as screen
 from toys import TRAINING, Rehearsal, cut_off, quickly, stage_of
 
 SHARE = "the share of public faces taken for hard negatives is 100%"
@@ -146,6 +148,49 @@ def test_a_stage_is_compared_with_what_it_began_with(tmp_path: Path):
         "worse ends 10.0 points below its start (heldout TAR at FAR 0.1%: 60.0 -> 50.0",
         "scratch ends 1.0 points below its start (heldout TAR at FAR 0.1%: 90.0 -> 89.0",
     ]
+
+
+def write_clients(run: Path, figures: dict[tuple[str, int], dict[str, float]]) -> None:
+    """Figures of two clients, by stage and round."""
+    with (run / "metrics.jsonl").open("a") as lines:
+        for (stage, number), metrics in figures.items():
+            clients = {"ann": metrics, "bob": metrics}
+            event = {"event": "personal", "stage": stage, "round": number, "clients": clients, "new": []}
+            lines.write(json.dumps(event) + "\n")
+
+
+def test_models_of_their_own_that_are_worse_than_the_shared_one_are_told(tmp_path: Path):
+    held = {"heldout/tar@1e-03": 0.9}
+    run = write_run(tmp_path, {"fedpe": [held, held], "adapt": [{}, held]}, {"fedpe": None, "adapt": "fedpe"})
+    own, shared = "personal/tar@1e-02", "global/tar@1e-02"
+    write_clients(
+        run,
+        {
+            ("fedpe", 0): {own: 0.8, shared: 0.8},
+            ("fedpe", 1): {own: 0.92, shared: 0.92},
+            ("adapt", 1): {own: 0.5, shared: 0.92},
+        },
+    )
+    (told,) = warnings_of(read_run(run))
+    assert told.startswith(
+        "adapt leaves clients' own models 42.0 points below its start (clients TAR at FAR 1%, personal: 92.0 -> 50.0); "
+        "lower its learning rate"
+    )
+
+
+def test_what_to_change_is_what_no_strong_start_has(tmp_path: Path):
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.8}]}, {"fedpe": None})
+    given = {"head_init": "mean", "batch_norm": "train", "training": {**STRONG_START["training"], "lr": 0.5}}
+    config = {"weights": "model.pth", "stages": [{"name": "fedpe", "algorithm": {"name": "fedpe", **given}}]}
+    (run / "config.json").write_text(json.dumps(config))
+    (told,) = warnings_of(read_run(run))
+    assert f"it has batch_norm = train (not eval), lr = 0.5 (not {STRONG_START['training']['lr']}): leave" in told
+
+
+def test_a_fall_is_the_first_line_of_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.8}]}, {"fedpe": None})
+    screen.models(run, run / "report.html", as_json=False)
+    assert capsys.readouterr().out.startswith("- fedpe ends 10.0 points below its start")
 
 
 def test_the_report_has_them(tmp_path: Path):
