@@ -167,6 +167,7 @@ def experiment(job: Job, weights: Path | None) -> Experiment:
         "quorum": 0.3,
         "algorithm": {
             "name": job.algorithm,
+            "batch_norm": "auto" if one else "train",  # with given weights the default would be to keep statistics
             "training": {"lr": 0.05, "batch_size": 32, "epochs": 3},
             **({} if one else {"margin": margin}),
             **({"strength": 0.1} if job.algorithm == "fedgc" else {}),

@@ -5,7 +5,7 @@ know faces already. What stands here in their place is the same for all algorith
 that an algorithm has. `docs/results/strong-start.md` has what each of them is worth.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from typing import Any
 
@@ -31,11 +31,15 @@ def with_strong_start(kind: type[Any], given: Mapping[str, Any]) -> dict[str, An
     return filled
 
 
-def departures(settings: Mapping[str, Any], wanted: Mapping[str, Any] = STRONG_START) -> Iterator[str]:
-    """The settings of an algorithm that are others than for a strong start, such as `lr = 0.05 (not 0.001)`."""
-    for name, value in wanted.items():
-        said = settings.get(name, value)
-        if isinstance(value, Mapping):
-            yield from departures(said, value) if isinstance(said, Mapping) else ()
-        elif said != value:
-            yield f"{name} = {said} (not {value})"
+def departures(settings: Mapping[str, Any]) -> list[str]:
+    """The settings of an algorithm that are others than for a strong start, as `training.lr = 0.05 (not 0.001)`."""
+    has, wanted = by_key(settings), by_key(STRONG_START)
+    return [f"{key} = {has[key]} (not {value})" for key, value in wanted.items() if has.get(key, value) != value]
+
+
+def by_key(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables in tables as one, with keys such as `training.lr`."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= by_key(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found

@@ -81,7 +81,8 @@ class Experiment(Section):
 
     name: str = Field(min_length=1)  # of the experiment; the run goes to runs/NAME
     seed: int = Field(default=0, ge=0)  # the same seed gives the same bits on a CPU
-    weights: str | None = None  # a file to start from instead of random weights
+    # A file to start from instead of random weights. Settings that stages leave out are then those for a strong start.
+    weights: str | None = None
     threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
     data: Data = Data()
     partition: PartitionPlan = Field(default_factory=PartitionPlan)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from personae.core.strong_start import STRONG_START
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
@@ -26,7 +27,11 @@ class Beginning:
     trained: bool
 
 
-SCRATCH, PRETRAINED, GIVEN = Beginning(0.1, 20, False), Beginning(0.03, 6, True), Beginning(0.01, 6, True)
+SCRATCH, PRETRAINED, GIVEN = (
+    Beginning(0.1, 20, False),
+    Beginning(0.03, 6, True),
+    Beginning(STRONG_START["training"]["lr"], 6, True),
+)
 
 
 def methods_experiment(

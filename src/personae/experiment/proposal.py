@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from personae.algorithms import Adapt, FedFace, FedPE, Unsupervised
+from personae.core.strong_start import with_strong_start
 from personae.data.decoding import Handling
 from personae.data.readers.folders import has_images_alone
 from personae.errors import ConfigError
@@ -24,6 +26,10 @@ PACKED = (".zip", ".faces")  # faces in one file
 FEW = 5  # people at a client: with fewer, a client's own task says little about faces
 USUAL_PEOPLE, MOST_CLIENTS = 10, 10  # of a client, and clients, where nobody says how many there are
 PASSES, PASSES_ON = 18, 6  # how often every client is asked: from scratch, and from a model that knows faces
+KEEPING = (  # what the defaults for given weights are for
+    "The given weights know faces already, and training takes from that more easily than it adds: so class embeddings "
+    "begin as the mean of each person's features, BatchNorm keeps the statistics of the weights, and the rate is low."
+)
 COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 
 
@@ -136,7 +142,7 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
                 "nobody says who is on these photographs, and training on such begins with a model that knows faces: "
                 "give --weights or --public, or a folder of photographs for each person"
             )
-        return _clustering() + _unlabelled(), (
+        return _clustering() + _unlabelled(situation), (
             f"Each client groups its own photographs by {situation.start}, and all train on these groups together; "
             "look at the clusters in the table of the run before you trust the result."
         )
@@ -150,6 +156,13 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
             f"Clients with fewer than {FEW} people see hardly anybody to tell them from, so the server spreads out "
             f"their class embeddings (FedFace), beginning with {situation.start}. "
             "These embeddings are templates of people, and they leave the clients."
+            + (f" {KEEPING}" if situation.weights else "")
+        )
+    if situation.weights:
+        return _from_weights(), (
+            f"{KEEPING} Everybody is asked in every round, since small cohorts forget more; then every client gets a "
+            "model of its own. Only weights, counts and figures leave. "
+            "If a model ends below the weights, the results say so in their first line."
         )
     if situation.start:
         return _recommended(situation), (
@@ -171,16 +184,29 @@ def _recommended(situation: Situation) -> list[Table]:
     together["rounds"] = passes * -(-situation.clients // cohort)
     together["evaluate_every"] = together["rounds"] // 3
     if situation.start:
-        rate = 0.01 if situation.weights else 0.05
         together["algorithm"] |= {"head_init": "mean", "margin": COSFACE}
-        together["algorithm"]["training"] |= {"lr": rate}
-        personal["algorithm"]["training"] |= {"lr": rate / 2}
+        together["algorithm"]["training"] |= {"lr": 0.05}
+        personal["algorithm"]["training"] |= {"lr": 0.025}
     return [together, personal]
 
 
+def _from_weights() -> list[Table]:
+    """Everybody in every round, with the defaults for given weights written out."""
+    budget = {"batch_size": 32, "epochs": 1}
+    together = {"name": "fedpe", **with_strong_start(FedPE, {"training": budget})}
+    personal = {"name": "adapt", "use_public_faces": False, **with_strong_start(Adapt, {"training": budget})}
+    return [
+        {"name": "together", "label": "together", "rounds": PASSES_ON, "evaluate_every": 2, "algorithm": together},
+        {"name": "personal", "label": "a model of one's own", "rounds": 1, "algorithm": personal},
+    ]
+
+
 def _few_people(situation: Situation) -> Table:
-    training = {"lr": 0.01 if situation.weights else 0.05, "batch_size": 8, "epochs": 1}
-    algorithm = {"name": "fedface", "strength": 0.25, "margin": COSFACE, "training": training}
+    algorithm: Table = {"name": "fedface", "strength": 0.25, "margin": COSFACE}
+    if situation.weights:
+        algorithm = with_strong_start(FedFace, {**algorithm, "training": {"batch_size": 8, "epochs": 1}})
+    else:
+        algorithm["training"] = {"lr": 0.05, "batch_size": 8, "epochs": 1}
     return {"name": "fedface", "label": "FedFace", "rounds": 12, "evaluate_every": 4, "algorithm": algorithm}
 
 
@@ -188,9 +214,12 @@ def _clustering() -> list[Table]:
     return [{"name": "cluster", "label": "clusters found", "algorithm": {"name": "cluster"}}]
 
 
-def _unlabelled() -> list[Table]:
-    training = {"lr": 0.01, "batch_size": 32, "iterations": 20}
-    algorithm = {"name": "unsupervised", "strength": 0.0, "margin": COSFACE, "training": training}
+def _unlabelled(situation: Situation) -> list[Table]:
+    algorithm: Table = {"name": "unsupervised", "strength": 0.0, "margin": COSFACE}
+    if situation.weights:
+        algorithm = with_strong_start(Unsupervised, {**algorithm, "training": {"batch_size": 32, "iterations": 20}})
+    else:
+        algorithm["training"] = {"lr": 0.01, "batch_size": 32, "iterations": 20}
     return [{"name": "unsupervised", "label": "unsupervised FedFR", "rounds": 6, "algorithm": algorithm}]
 
 

@@ -61,7 +61,7 @@ def _advice(run: Run, stage: StageRecord) -> str:
     """What to change: settings that are not for a strong start, or else the rate."""
     sections = {section["name"]: section for section in run.config.get("stages", ())}
     settings = sections.get(stage.name, {}).get("algorithm", {})
-    if run.config.get("weights") and (others := [*departures(settings)]):
+    if run.config.get("weights") and (others := departures(settings)):
         return f"it has {', '.join(others)}: leave these out, and they are as a strong start needs them"
     return "lower its learning rate, or see with evaluate_every from which round on it falls"
 

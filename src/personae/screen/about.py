@@ -16,6 +16,7 @@ from rich.text import Text
 
 from personae.algorithms import ALGORITHMS, AVAILABLE
 from personae.console import output
+from personae.core.strong_start import STRONG_START, by_key
 from personae.doctor import Finding
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
@@ -36,8 +37,8 @@ def algorithms(as_json: bool) -> None:
 
 
 def algorithm(name: str, as_json: bool) -> None:
-    """One algorithm: what its file says of it, and each parameter with its type, its default and its meaning."""
-    _explain("algorithm", name, AVAILABLE, as_json)
+    """One algorithm: what its file says of it, and each parameter with its type, its defaults and its meaning."""
+    _explain("algorithm", name, AVAILABLE, as_json, by_key(STRONG_START))
 
 
 def layers(as_json: bool) -> None:
@@ -62,7 +63,11 @@ def _list(word: str, known: Mapping[str, type]) -> None:
     output.print(table)
 
 
-def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> None:
+def _explain(
+    word: str, name: str, known: Mapping[str, type], as_json: bool, from_weights: Mapping[str, Any] | None = None
+) -> None:
+    """What is known under this name. `from_weights` are the defaults, by key, where an experiment has weights."""
+    from_weights = from_weights or {}
     if name not in known:
         raise ConfigError(f"there is no {word} {name!r}{nearest(name, known)}")
     kind = known[name]
@@ -72,6 +77,7 @@ def _explain(word: str, name: str, known: Mapping[str, type], as_json: bool) -> 
     say(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or first_line(kind)))
     for each in parameters(kind):
         default = f"; default {json.dumps(each.default)}" if each.default is not None else ""
+        default += f", with weights {json.dumps(from_weights[each.key])}" if each.key in from_weights else ""
         say(f"\n  {each.key}  {each.kind}{default}")
         output.print(Padding(Text(each.meaning), (0, 0, 0, 6)))
 

@@ -184,7 +184,9 @@ def test_what_to_change_is_what_no_strong_start_has(tmp_path: Path):
     config = {"weights": "model.pth", "stages": [{"name": "fedpe", "algorithm": {"name": "fedpe", **given}}]}
     (run / "config.json").write_text(json.dumps(config))
     (told,) = warnings_of(read_run(run))
-    assert f"it has batch_norm = train (not eval), lr = 0.5 (not {STRONG_START['training']['lr']}): leave" in told
+    assert (
+        f"it has batch_norm = train (not eval), training.lr = 0.5 (not {STRONG_START['training']['lr']}): leave" in told
+    )
 
 
 def test_a_fall_is_the_first_line_of_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -14,7 +14,7 @@ from personae.algorithms.fedpe import FedPE
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.strong_start import STRONG_START, departures, with_strong_start
 from personae.experiment.config import parse_experiment
-from toys import NAMES, TRAINING, Rehearsal, stage_of
+from toys import NAMES, Rehearsal, stage_of
 
 STAGE = {"name": "s", "algorithm": {"name": "fedavg", "training": {"momentum": 0.5}}}
 EXPERIMENT: dict[str, Any] = {"name": "e", "data": {"private": {"identities": 4}}, "stages": [STAGE]}
@@ -49,8 +49,11 @@ def test_bad_settings_are_left_for_the_schema_to_refuse():
 
 
 def test_departures():
-    assert [*departures(with_strong_start(FedPE, {}))] == []
-    assert next(departures(asdict(FedPE(training=TRAINING)))) == "batch_norm = train (not eval)"
+    assert departures(with_strong_start(FedPE, {})) == []
+    assert departures({"batch_norm": "train", "training": {"lr": 0.5, "momentum": 0.1}}) == [
+        "batch_norm = train (not eval)",
+        f"training.lr = 0.5 (not {STRONG_START['training']['lr']})",
+    ]
 
 
 @pytest.mark.parametrize(
