@@ -24,7 +24,9 @@ from personae.privacy.accountant import Accountant, Budget
 from personae.report.records import read_events
 
 RECIPE, DELTA = "privacy/clients", 1e-5
-RATES = {36: 1.0, 360: 0.5, 3600: 0.1}  # who is asked in a round: more than a few hundred clients take too long here
+RATES = {36: 1.0, 360: 0.2, 3600: 0.06}  # who is asked in a round: more than a few hundred clients take too long here
+PEOPLE = 8  # of a client, all of whose photographs it trains with
+ALL_FOR_TRAINING = ("data.private.images=4", "partition.train=1.0", "partition.test=0.0")
 FIGURES = ("heldout/accuracy", "heldout/tar@1e-01")
 
 
@@ -67,7 +69,8 @@ def experiment(task: Task, weights: Path | None = None) -> Experiment:
         [
             f"seed={task.seed}",
             f"partition.clients={task.clients}",
-            f"data.private.identities={2 * task.clients}",
+            f"data.private.identities={PEOPLE * task.clients}",
+            *ALL_FOR_TRAINING,
             *([f"weights={weights}"] if weights else []),
         ],
     )
@@ -86,7 +89,8 @@ def pretrained(seed: int, out: Path, execution: Execution) -> Path:
     """The model that all runs begin with."""
     folder = out / f"pretrained-{seed}"
     if not (folder / "models" / "pretrain.safetensors").exists():
-        whole = load_experiment(RECIPE, [f"seed={seed}", "partition.clients=4", "data.private.identities=8"])
+        few = ["partition.clients=4", f"data.private.identities={4 * PEOPLE}"]
+        whole = load_experiment(RECIPE, [f"seed={seed}", *few, *ALL_FOR_TRAINING])
         only = whole.model_copy(update={"stages": whole.stages[:1], "budget": Budget(delta=DELTA)})
         conduct(only, folder, execution, resume=True)
     return folder / "models" / "pretrain.safetensors"

@@ -108,8 +108,8 @@ class RoundWarning(Event):
 class PrivacySpent(Event):
     """What differential privacy can say after a round, all rounds and stages so far together.
 
-    Written in runs with a layer that adds noise, for each unit and observer by itself. `complete` is False where
-    clients have sent something that no noise covers; then epsilon is of what is covered, and of no more.
+    Written in runs with a layer that adds noise, for each unit and observer by itself. Where clients have sent what is
+    `uncovered`, epsilon is of what is covered, and of no more.
     """
 
     event: Literal["privacy"] = "privacy"
@@ -118,10 +118,15 @@ class PrivacySpent(Event):
     unit: Unit
     against: Observer
     covers: tuple[str, ...]  # kinds of payload
-    complete: bool
+    uncovered: tuple[str, ...] = ()  # what no noise covers, with the stage
+    drawn: bool = False  # whether it is counted on that nobody knows who was asked
     secret: bool  # False: the noise is of the experiment's seed, for a simulation
     noises: int = 0  # of how many clients, at least, the noise is in every sum that is seen; 0: no sums are spoken of
     accountant: Literal["pld", "rdp"]
+
+    @property
+    def complete(self) -> bool:
+        return not self.uncovered
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,7 @@ class NetworkVector(Payload):
 class ModelState(NetworkVector):
     """Weights and float buffers of the backbone."""
 
-    meaning = "the network's weights after training on the client's faces"
+    meaning = "the network's weights; from a client, after training on its faces"
     short = "weights"
 
     @classmethod
@@ -243,7 +243,9 @@ class ModelState(NetworkVector):
 class ModelWithoutStatistics(NetworkVector):
     """A model without the running statistics of BatchNorm, which stay with the client."""
 
-    meaning = "the network's weights after training on the client's faces, without the running statistics of BatchNorm"
+    meaning = (
+        "the network's weights; from a client, after training on its faces, without the running statistics of BatchNorm"
+    )
     short = "weights"
 
     @classmethod
@@ -254,7 +256,7 @@ class ModelWithoutStatistics(NetworkVector):
 class ModelWithoutBatchNorm(NetworkVector):
     """A model without statistics, scales and shifts of BatchNorm, which stay with the client."""
 
-    meaning = "the network's weights after training on the client's faces, without anything of BatchNorm"
+    meaning = "the network's weights; from a client, after training on its faces, without anything of BatchNorm"
     short = "weights"
 
     @classmethod

@@ -29,7 +29,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.overrides import apply
 from personae.experiment.run import conduct
 from personae.experiment.sources import SYNTHETIC
-from personae.experiment.successor import MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
+from personae.experiment.successor import AUDITED, MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.forgotten_log import ForgottenEntry
 from personae.report.records import is_networked, read_events, read_run
@@ -396,10 +396,10 @@ def _require_none(out: Path, gone: Iterable[str], where: str, found: Iterable[st
 
 def traces(run: Path, experiment: Experiment, wishes: Sequence[Forgotten], cache: Path | None) -> Iterator[Trace]:
     """Every place that is known to hold something of those who are forgotten."""
-    again = "made again without it"
+    again, gone = "made again without it", "deleted; personae audit measures the new run"
     for name in MADE:
         if (run / name).exists():
-            yield Trace(str(run / name), again)
+            yield Trace(str(run / name), gone if name in AUDITED else again)
     for wish in wishes:
         private = PrivateStore.of(run / "private", wish.client).root
         if private.exists():

@@ -17,9 +17,10 @@ from personae.report.html import write_report
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+AUDITED = "audit", AUDIT
 MADE = (  # what a run makes of its clients
     *("metrics.jsonl", "ledger.jsonl", "checkpoints", "models", "evaluation", "report.html", "tracking"),
-    *("audit", AUDIT),
+    *AUDITED,
 )
 
 

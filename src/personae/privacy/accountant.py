@@ -33,7 +33,6 @@ from math import isfinite, sqrt
 from typing import Any, ClassVar, Literal
 
 from personae.core.events import Event, PrivacySpent
-from personae.core.layer import described
 from personae.core.mechanism import Certain, Draw, Independent, Mechanism, Observer, Together, Unit
 from personae.core.stage import Recipe, Stage
 from personae.errors import ConfigError, QuorumLost
@@ -185,7 +184,12 @@ class Accountant:
             unit=first.mechanism.unit,
             against=first.against,
             covers=tuple(sorted(kinds)),
-            complete=not any(_uncovered(each) or (_sends(each) and each.name not in own) for each in begun),
+            uncovered=tuple(
+                f"{what} of stage {each.name}"
+                for each in begun
+                for what in (_uncovered(each) if each.name in own else _left_open(each))
+            ),
+            drawn=any(sight.by_draws for sight, _ in sights) and any(draw for draw, _ in costs),
             secret=all(sight.mechanism.secret for sight, _ in sights),
             noises=min(noises, default=0),
             accountant=method,
@@ -266,11 +270,11 @@ def in_words(spent: PrivacySpent) -> str:
     }[spent.against]
     if spent.noises:
         from_whom += f", as long as {spent.noises} clients of every sum keep their own noise to themselves"
-    elif spent.against == "readers" and spent.unit == "client":
+    elif spent.drawn:
         from_whom += " and nobody knows who took part"
     sentence = f"epsilon {spent.epsilon:.3g} at delta {spent.delta:g} for each {spent.unit}, {from_whom}"
-    if not spent.complete:
-        sentence += f"; of {', '.join(spent.covers)} alone, for the rest that leaves: none"
+    if spent.uncovered:
+        sentence += f"; none for {', '.join(spent.uncovered)}"
     return sentence if spent.secret else f"{sentence}; a simulation, whose noise follows from the seed"
 
 
@@ -291,12 +295,18 @@ def _sends(stage: Stage) -> list[str]:
     return [name for name, kind in kinds.items() if not kind.is_figure and name not in algorithm.withheld]
 
 
-def _uncovered(stage: Stage) -> list[str]:
-    """What no noise covers: kinds of payload, or the faces themselves."""
+def _left_open(stage: Stage) -> list[str]:
+    """What clients give away in a stage without noise: kinds of payload, or the faces themselves."""
     if stage.algorithm.pools_faces:
-        return [f"the faces of all clients ({described(stage.algorithm)})"]
+        return ["the faces of all clients"]
     kinds = stage.algorithm.types.up.payloads()
-    return [kinds[name] for name in _sends(stage) if name not in _covered(stage)]
+    return [kinds[name] for name in _sends(stage)]
+
+
+def _uncovered(stage: Stage) -> list[str]:
+    """And what no noise covers of it."""
+    kinds = stage.algorithm.types.up.payloads()
+    return [each for each in _left_open(stage) if each not in {kinds[name] for name in _covered(stage)}]
 
 
 @cache  # a round asks what the search for the last one has asked

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from personae.files import write_text
 from personae.privacy.audit import PRIVACY_ATTACKS
-from personae.report.privacy import COLUMNS, FORGOTTEN, THREATS, attack_rows, differential_privacy, forgotten, seen
+from personae.report.privacy import (
+    COLUMNS,
+    FORGOTTEN,
+    THREATS,
+    attack_rows,
+    beyond_chance,
+    differential_privacy,
+    forgotten,
+    seen,
+)
 from personae.report.records import Run, is_networked, read_run
 from personae.words import counted
 
@@ -92,6 +101,7 @@ def _bounds(run: Run) -> Iterator[str]:
 def _attacks(run: Run) -> Iterator[str]:
     yield from ("", "## What attacks found", "")
     yield "A figure beside chance. That an attack does not get far does not show that no attack would."
+    yield from ("", f"Beyond chance: {beyond_chance(run)}" if run.audit else "No attack was made: `personae audit`.")
     yield from _table(COLUMNS, attack_rows(run))
     yield from _table(
         ["attack", "the attacker has", "and tries", "how strong the attack is"],

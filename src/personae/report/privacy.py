@@ -1,8 +1,10 @@
 """Privacy of a run: who could see what, what bounds that, what attacks found, and what was forgotten."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from personae.core.events import PrivacySpent
 from personae.privacy.accountant import in_words
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.audit.finding import Finding
@@ -14,6 +16,11 @@ NOT_MEASURED = "not measured"
 COLUMNS = ("stage", "attack", "on", "figure", "found", "95%", "chance", "trials")
 FORGOTTEN = ("when", "client", "person", "how", "verified")
 NO_BOUND = "none. Nothing bounds mathematically what the model or an update says about a person."
+NOT_COUNTED = (
+    "Epsilon does not count figures of evaluations on clients' own faces, failures, and who took part: keep these "
+    "apart from the model."
+)
+WORTHLESS = 10  # an epsilon: the factor is 22,000
 THREATS = (
     (
         "the server",
@@ -56,6 +63,7 @@ def privacy_section(run: Run) -> Section:
         kinds = counted(len(PRIVACY_ATTACKS.own), "attack")
         notes.append(Note(f"`personae audit` tries {kinds} on this run.", "notice", "Attacks: not measured. "))
     else:
+        notes.append(Note(beyond_chance(run), "notice", "Attacks beyond chance: "))
         tables += _attacks(run)
     if run.forgotten:
         tables.append(Table(FORGOTTEN, forgotten(run), "What was forgotten.", texts=5))
@@ -80,8 +88,39 @@ def _attacks(run: Run) -> list[Table]:
 
 
 def differential_privacy(run: Run) -> str:
-    """Epsilon in words, or that there is none."""
-    return " ".join(f"{in_words(each)}." for each in run.spent) or NO_BOUND
+    """Epsilon in words and how to read it, or that there is none."""
+    if not run.spent:
+        return NO_BOUND
+    return " ".join([*(f"{in_words(each)}. {_reading(each)}" for each in run.spent), NOT_COUNTED])
+
+
+def _reading(spent: PrivacySpent) -> str:
+    """What a number promises, for people who do not compute with it."""
+    if spent.epsilon > WORTHLESS:
+        return f"An epsilon above {WORTHLESS} promises nothing that anybody could rely on."
+    factor = math.exp(spent.epsilon)
+    return (
+        f"That is: nothing that anybody observes is more than {factor:.2g} times as probable with one {spent.unit} as "
+        f"without, but for a probability of {spent.delta:g}."
+        if factor < 100
+        else f"That is a weak promise: what anybody observes may be up to {round(factor, -2):,.0f} times as probable "
+        f"with one {spent.unit} as without."
+    )
+
+
+def beyond_chance(run: Run) -> str:
+    """Which attacks got further than somebody who guesses."""
+    found = [each for each in (run.audit.findings if run.audit else ()) if each.beyond_chance]
+    if not found:
+        return "none of those that were made."
+    return (
+        "; ".join(
+            f"{each.attack} on {each.target}, {each.figure} {_told(each, each.value or 0)} where chance is "
+            f"{_told(each, each.chance or 0)}"
+            for each in found
+        )
+        + "."
+    )
 
 
 def plain_privacy(run: Run, stages: Sequence[str]) -> dict[str, Any]:

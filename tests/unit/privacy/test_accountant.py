@@ -320,8 +320,19 @@ def test_what_leaves_without_noise_in_any_stage_is_said() -> None:
         accounts = Accountant(recipe, {stage.name: 9 for stage in recipe})
         (found,) = accounts.spent(last, 2)
         assert found.complete is complete
-        assert ("for the rest that leaves: none" in in_words(found)) is not complete
+        assert ("; none for" in in_words(found)) is not complete
     assert Accountant((last, plain), {"last": 9, "plain": 9}).spent(plain, 1)[0].complete is False
+
+
+def test_words_name_what_no_noise_covers_and_what_is_assumed() -> None:
+    recipe = (stage_of(Central(), name="pooled"), noised(4.0, 2, Poisson(rate=0.5), name="last"))
+    (found,) = Accountant(recipe, {"pooled": 0, "last": 9}).spent(recipe[-1], 2)
+    assert in_words(found).endswith(
+        "as long as the server is trusted and nobody knows who took part; none for the faces of all clients of stage "
+        "pooled"
+    )
+    everybody = noised(4.0, 2)
+    assert "took part" not in in_words(Accountant((everybody,), {"train": 9}).spent(everybody, 2)[0])
 
 
 def test_a_budget_ends_a_stage_before_it_is_exceeded() -> None:

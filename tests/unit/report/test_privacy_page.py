@@ -1,17 +1,19 @@
 """The privacy page says who saw what, what was measured and what was not; the annex leaves people their questions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from fakeruns import described, fake_run
 from personae.cli import app
+from personae.core.events import PrivacySpent
 from personae.errors import DataError
 from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, write_audit
 from personae.report.dpia import QUESTIONS, annex
 from personae.report.html import write_report
-from personae.report.privacy import attack_row, attack_rows, plain_privacy, seen
+from personae.report.privacy import attack_row, attack_rows, beyond_chance, differential_privacy, plain_privacy, seen
 from personae.report.records import read_run
 
 
@@ -83,9 +85,38 @@ def test_the_annex_has_the_records_and_open_questions(run):
 def test_epsilon_is_told_where_a_layer_adds_noise(run):
     assert "Differential privacy: none." in annex(read_run(run))
     line = {"event": "privacy", "stage": "federate", "round": 4, "epsilon": 2.5, "delta": 1e-5, "unit": "client"}
-    line |= {"against": "readers", "covers": ["ModelState"], "complete": True, "secret": True, "accountant": "pld"}
+    line |= {"against": "readers", "covers": ["ModelState"], "secret": True, "accountant": "pld"}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     assert "Differential privacy: epsilon 2.5 at delta 1e-05 for each client" in annex(read_run(run))
     assert "epsilon 2.5 at delta 1e-05" in write_report(run).read_text()
     assert plain_privacy(read_run(run), [])["differential_privacy"].startswith("epsilon 2.5")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "reading"),
+    [
+        (2.5, "nothing that anybody observes is more than 12 times as probable with one person as without"),
+        (8.0, "a weak promise: what anybody observes may be up to 3,000 times as probable with one person as without"),
+        (2000.0, "An epsilon above 10 promises nothing that anybody could rely on"),
+    ],
+)
+def test_the_page_says_what_an_epsilon_promises(run, epsilon, reading):
+    said = PrivacySpent(
+        stage="federate", round=1, epsilon=epsilon, delta=1e-5, unit="person", against="server", covers=(),
+        secret=True, accountant="pld",
+    )  # fmt: skip
+    words = differential_privacy(replace(read_run(run), spent=(said,)))
+    assert reading in words
+    assert words.endswith("keep these apart from the model.")
+
+
+def test_the_page_names_what_got_beyond_chance(run):
+    low = replace(FOUND, attack="updates", value=0.011, low=0.0, high=0.05)
+    write_audit(run, Audit((), (FOUND, low)))
+    words = "templates on ClassEmbeddings, rank-1 50% where chance is 1%."
+    assert beyond_chance(read_run(run)) == words
+    assert f"Beyond chance: {words}" in annex(read_run(run))
+    assert words in write_report(run).read_text()
+    write_audit(run, Audit((), (low,)))
+    assert "Beyond chance: none of those that were made." in annex(read_run(run))

@@ -150,7 +150,7 @@ class Thrifty:
         pass
 
     def spent(self, stage: Stage, round_: int) -> tuple[PrivacySpent, ...]:
-        said = {"delta": 1e-5, "unit": "client", "against": "readers", "covers": (), "complete": True, "secret": False}
+        said = {"delta": 1e-5, "unit": "client", "against": "readers", "covers": (), "secret": False}
         return (PrivacySpent(stage=stage.name, round=round_, epsilon=2.0, accountant="rdp", **said),)  # type: ignore[arg-type]
 
 
