@@ -1,23 +1,19 @@
-"""A grid that needs no network, and the client of a generated app, loaded as Flower would."""
+"""A grid that needs no network, with clients at their desks."""
 
-import importlib.util
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from personae.deployment.app import PACKAGE, write_app
 from personae.deployment.desk import Desk
 from personae.deployment.job import Job
-from personae.runtime.flower import unwrapped
+from personae.runtime.flower import asked_in, unwrapped, wrapped
 from personae.runtime.host import ClientHost
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from toys import NAMES, Rehearsal
@@ -26,11 +22,14 @@ NAME = "Zebulon-Q-Featherstonehaugh"  # nobody: planted at clients, and looked f
 
 
 class FakeGrid(Grid):
-    """Hands messages to a ClientApp at once, in the order in which they are fetched; knows nothing of networks."""
+    """Hands messages to a desk at once, in the order in which they are fetched; knows nothing of networks.
 
-    def __init__(self, app: Any, desk: Path, job: str, names: Iterable[str] = NAMES) -> None:
+    Clients are told `job` where the server does not tell them anything.
+    """
+
+    def __init__(self, desk: Desk | None, job: str = "", names: Iterable[str] = NAMES) -> None:
         self.nodes = {name: 100 + index for index, name in enumerate(names)}
-        self.app, self.desk, self.job = app, desk, job
+        self.desk, self.job = desk, job
         self.sent: dict[str, Message] = {}
         self.mute: set[int] = set()  # nodes that never answer
         self.crossed = {"down": 0, "up": 0}
@@ -80,23 +79,27 @@ class FakeGrid(Grid):
         return replies
 
     def reply(self, message: Message) -> Message:
-        context = Context(
-            run_id=1,
-            node_id=message.metadata.dst_node_id,
-            node_config={"desk": str(self.desk_of(message.metadata.dst_node_id))},
-            state=RecordDict(),
-            run_config={"job": self.job},
-        )
-        try:
-            return self.app(message=message, context=context)
-        except Exception as error:
-            return Message(Error(code=2, reason=str(error)), reply_to=message)
+        told, frame = asked_in(message.content)
+        desk = self.desk_of(message.metadata.dst_node_id)
+        return Message(wrapped(desk.answer(told or self.job.encode(), frame)), reply_to=message)
 
-    def desk_of(self, node: int) -> Path:
+    def desk_of(self, node: int) -> Desk:
+        assert self.desk is not None
         return self.desk
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         raise NotImplementedError
+
+
+class DesksOfTheirOwn(FakeGrid):
+    """Each client has one."""
+
+    def __init__(self, desks: dict[str, Desk]) -> None:
+        super().__init__(None, "", desks)
+        self._desks = desks
+
+    def desk_of(self, node: int) -> Desk:
+        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
 
 
 def _size(message: Message) -> int:
@@ -106,7 +109,7 @@ def _size(message: Message) -> int:
 
 
 class Recording(FakeGrid):
-    """Keeps everything that reaches the server: bytes, and the texts of Flower's errors."""
+    """Keeps all bytes that reach the server."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -114,7 +117,7 @@ class Recording(FakeGrid):
 
     def reply(self, message: Message) -> Message:
         reply = super().reply(message)
-        self.heard.append(str(reply.error.reason).encode() if reply.has_error() else unwrapped(reply.content))
+        self.heard.append(unwrapped(reply.content))
         return reply
 
 
@@ -125,29 +128,8 @@ def as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
 
 
-def generated(folder: Path) -> ModuleType:
-    """The client of a generated app, loaded as Flower would."""
-    spec = importlib.util.spec_from_file_location("client", folder / PACKAGE / "client.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def desks(app: Path, sockets: Callable[[], Path]) -> Iterator[Callable[..., FakeGrid]]:
-    """Makes grids whose clients are all at one desk, with the toys of a rehearsal; the desks close at the end."""
-    with ExitStack() as opened:
-
-        def make(run: Rehearsal, coding: str = "exact", max_bytes: int = 1 << 30) -> FakeGrid:
-            job = Job("toys", {}, coding, max_bytes)
-            write_app(app, job, app.parent / "out")
-            path = sockets() / "socket"
-            problems = ProblemLog(app.parent / "home" / PROBLEMS)
-            desk = Desk(path, lambda job: ClientHost(run.federation, problems=problems), run.notices.append, problems)
-            thread = threading.Thread(target=desk.serve)
-            thread.start()
-            opened.callback(thread.join)
-            opened.callback(desk.close)
-            return FakeGrid(generated(app).app, path, job.text())
-
-        yield make
+def grid_of(run: Rehearsal, home: Path, coding: str = "exact", max_bytes: int = 1 << 30) -> FakeGrid:
+    """All clients of a rehearsal at one desk."""
+    problems = ProblemLog(home / PROBLEMS)
+    desk = Desk(lambda job: ClientHost(run.federation, problems=problems), run.notices.append, problems)
+    return FakeGrid(desk, Job("toys", {}, coding, max_bytes).text())

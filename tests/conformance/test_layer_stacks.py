@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fake import as_a_server, desks  # noqa: F401 - the fixture
+from fake import as_a_server, grid_of  # noqa: F401 - the fixture
 from personae.aggregation import AGGREGATIONS, GeometricMedian, Grouped, Mean, Median, MultiKrum, TrimmedMean
 from personae.algorithms import ALGORITHMS, Unsupervised
 from personae.core import wire
@@ -122,9 +122,8 @@ FAST = list(covering(EVERYTHING))
 
 
 @pytest.fixture
-def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with desks(tmp_path / "app", lambda: tmp_path_factory.mktemp("desk")) as make:
-        yield make
+def grids(tmp_path: Path) -> Any:
+    return lambda run, *options, **named: grid_of(run, tmp_path / "home", *options, **named)
 
 
 def test_every_layer_and_every_rule_is_here() -> None:

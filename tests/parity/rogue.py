@@ -7,7 +7,6 @@ import torch
 
 from personae.__main__ import main
 from personae.core import wire
-from personae.deployment import desk
 from personae.runtime import frames
 
 honest = frames.of_answer
@@ -30,5 +29,4 @@ def spoiled(message: Any, request: Any, *coding: Any) -> bytes:
 
 
 frames.of_answer = spoiled
-desk._AtWork._allowed = lambda self, answer, request: answer
 main()

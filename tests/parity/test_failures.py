@@ -2,8 +2,7 @@
 
 import errno
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fake import NAME, FakeGrid, Recording, as_a_server, generated  # noqa: F401 - the fixture
+from fake import NAME, FakeGrid, Recording, as_a_server  # noqa: F401 - the fixture
 from personae.algorithms import FedPE
 from personae.algorithms.fedpe import Down, Private, Up
 from personae.core import wire
@@ -21,7 +20,6 @@ from personae.core.algorithm import Client
 from personae.core.message import Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
-from personae.deployment.app import write_app
 from personae.deployment.desk import Desk
 from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, Unreadable
@@ -79,24 +77,15 @@ class Failing(FedPE):
 
 
 @pytest.fixture
-def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def grids(tmp_path: Path) -> Any:
     """Grids whose clients are at one desk, with a home of a telling name."""
-    desks = []
 
     def make(run: Rehearsal, job: Job) -> Recording:
-        write_app(tmp_path / "app", job, tmp_path / "out")
-        path = tmp_path_factory.mktemp("desk") / NAME
         problems = ProblemLog(tmp_path / NAME / PROBLEMS)
-        desk = Desk(path, lambda job: ClientHost(run.federation, problems=problems), lambda line: None, problems)
-        thread = threading.Thread(target=desk.serve)
-        thread.start()
-        desks.append((desk, thread))
-        return Recording(generated(tmp_path / "app").app, path, job.text())
+        desk = Desk(lambda job: ClientHost(run.federation, problems=problems), lambda line: None, problems)
+        return Recording(desk, job.text())
 
-    yield make
-    for desk, thread in desks:
-        desk.close()
-        thread.join()
+    return make
 
 
 def rehearse(folder: Path, **trouble: int | str) -> Rehearsal:
@@ -168,16 +157,12 @@ def test_a_simulation_is_told_the_same_and_where_the_details_are(transport: Any,
         run.run(used)
 
 
-def test_a_request_that_cannot_be_read_and_a_desk_that_is_gone(tmp_path: Path, grids: Any, capfd: Any) -> None:
+def test_a_request_that_cannot_be_read(tmp_path: Path, grids: Any) -> None:
     run = rehearse(tmp_path / "run")
     grid = grids(run, Job("toys", {}))
-    message = Message(wrapped(b"\xff" * 50 + NAME.encode()), grid.nodes["bob"], "query")
-    answer = unwrapped(grid.reply(message).content)
+    answer = grid.desk.answer(grid.job.encode(), b"\xff" * 50 + NAME.encode())
     assert b'"request"' in answer.replace(b"\\", b"")
-    grid.desk = tmp_path / NAME / "nobody"
-    assert grid.reply(message).error.reason == "the desk did not answer"
-    assert "No such file or directory" in capfd.readouterr().err  # in the log of the client
-    assert not any(NAME.encode() in content for content in grid.heard)
+    assert NAME.encode() not in answer
 
 
 # ------------------------------------------------------------------------------------------------- a client that lies
@@ -259,7 +244,7 @@ def test_what_a_lying_client_says_is_neither_printed_nor_kept(tmp_path: Path, gr
     honest = grids(first, Job("toys", {}))
     for number, lie in enumerate([*LIES, None]):
         run = rehearse(tmp_path / str(number))
-        grid = Lying(honest.app, honest.desk, honest.job)
+        grid = Lying(honest.desk, honest.job)
         grid.lie = lie
         run.run(over(run, grid))
         (event,) = run.notebook.rounds()

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fake import FakeGrid, as_a_server, desks  # noqa: F401 - the fixture
+from fake import FakeGrid, as_a_server, grid_of  # noqa: F401 - the fixture
 from personae.algorithms import ALGORITHMS, FedPE
 from personae.core import wire
 from personae.core.algorithm import ClientInfo
@@ -27,9 +27,8 @@ from toys import NAMES, TRAINING, Dropping, Rehearsal, TinyPlan, Troubled, quick
 
 
 @pytest.fixture
-def grids(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with desks(tmp_path / "app", lambda: tmp_path_factory.mktemp("desk")) as make:
-        yield make
+def grids(tmp_path: Path) -> Any:
+    return lambda run, *options, **named: grid_of(run, tmp_path / "home", *options, **named)
 
 
 def records(run: Rehearsal) -> tuple[Any, ...]:
@@ -95,7 +94,7 @@ class Tampering(FakeGrid):
     """One client answers with other bytes than its desk gave it."""
 
     def __init__(self, inner: FakeGrid, name: str, spoil: Callable[[bytes], bytes]) -> None:
-        super().__init__(inner.app, inner.desk, inner.job)
+        super().__init__(inner.desk, inner.job)
         self.name, self.spoil = name, spoil
 
     def reply(self, message: Message) -> Message:
@@ -203,13 +202,10 @@ def test_who_is_not_connected_fails_at_once_and_is_waited_for_at_the_beginning(t
     assert transport.gather(NAMES, 30) == []
 
 
-def test_a_desk_that_is_gone_and_a_superlink_that_refuses_are_failures(tmp_path: Path, grids: Any) -> None:
+def test_a_superlink_that_refuses_is_a_failure(tmp_path: Path, grids: Any) -> None:
     run = troubled(tmp_path / "run")
     grid = grids(run)
-    grid.desk = tmp_path / "nobody"
-    with pytest.raises(QuorumLost, match="its desk did not answer"):
-        run.run(over(run, grid))
-    grid.push_messages = lambda messages: [None]
+    grid.push_messages = lambda messages: [None] * len(messages)
     with pytest.raises(QuorumLost, match="the SuperLink took no message for it"):
         run.run(over(run, grid))
 

@@ -6,9 +6,9 @@ import pytest
 from test_server import EXPERIMENT, Everyone, clients
 from typer.testing import CliRunner
 
-from fake import as_a_server, generated  # noqa: F401 - the fixture
+from fake import as_a_server  # noqa: F401 - the fixture
 from personae.cli import app
-from personae.deployment.plan import Conditions, Plan
+from personae.deployment.plan import Conditions
 from personae.deployment.serve import _Follower, prepare
 from personae.deployment.server import main
 from personae.experiment.config import parse_experiment
@@ -19,7 +19,7 @@ from personae.report.records import read_run
 
 
 def test_a_server_tells_stage_round_loss_and_time_and_its_run_can_be_watched(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path,
 ) -> None:
     experiment = parse_experiment(EXPERIMENT, "test")
     dealt = deal(Materials(experiment, Execution(cache=tmp_path / "cache")), tmp_path / "dealt")
@@ -28,22 +28,21 @@ def test_a_server_tells_stage_round_loss_and_time_and_its_run_can_be_watched(
     follower = _Follower(out, experiment.recipe, told.append)
     watched = CliRunner().invoke(app, ["watch", str(out), "--once"])
     assert watched.stdout == "stage 1 of 3, pretrain, round 0 of 1\n"
-    job, client = Plan.read(out).job.text(), generated(out / "app").app
-    with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:
-        with pytest.raises(ConnectionError):
-            main(Everyone(client, job, desks, breaks_after=9), {"out": str(out)})
-        follower._report()
-        record = read_run(out).records["federate"]
-        last, loss = max(record.seconds), record.loss
-        assert 0 < last < 3
-        assert told[0].startswith("stage 1 of 3, pretrain, round 1 of 1, loss ")
-        assert told[last].startswith(f"stage 2 of 3, federate, round {last} of 3, loss {loss[last]:.2f}, about ")
-        assert told[last].endswith(" s left")
-        watched = CliRunner().invoke(app, ["watch", str(out), "--once", "--page"])
-        assert told[last] in watched.stdout
-        assert (out / "watch.html").is_file()
-        before = len(told)
-        main(Everyone(client, job, desks), {"out": str(out)})
+    desks = clients(tmp_path / "homes", dealt)
+    with pytest.raises(ConnectionError):
+        main(Everyone(desks, breaks_after=9), {"out": str(out)})
+    follower._report()
+    record = read_run(out).records["federate"]
+    last, loss = max(record.seconds), record.loss
+    assert 0 < last < 3
+    assert told[0].startswith("stage 1 of 3, pretrain, round 1 of 1, loss ")
+    assert told[last].startswith(f"stage 2 of 3, federate, round {last} of 3, loss {loss[last]:.2f}, about ")
+    assert told[last].endswith(" s left")
+    watched = CliRunner().invoke(app, ["watch", str(out), "--once", "--page"])
+    assert told[last] in watched.stdout
+    assert (out / "watch.html").is_file()
+    before = len(told)
+    main(Everyone(desks), {"out": str(out)})
     follower._report()
     assert [line.partition(", loss")[0] for line in told[before:]] == [
         *(f"stage 2 of 3, federate, round {number} of 3" for number in range(last + 1, 4)),

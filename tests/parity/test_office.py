@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,14 @@ from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from fake import FakeGrid, as_a_server, generated
+from fake import DesksOfTheirOwn, as_a_server
 from personae.cli import app
 from personae.core.embedder import Embedder, embed
 from personae.core.holdings import ClientFaces
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
-from personae.deployment.plan import Conditions, Plan
+from personae.deployment.plan import Conditions
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, PersonaeError
@@ -71,36 +69,19 @@ def experiment(**changes: Any) -> Experiment:
     return parse_experiment(plain | changes, "test")
 
 
-class Offices(FakeGrid):
-    """Each has a desk of its own; who is away is not asked."""
-
-    def __init__(self, app: Any, job: str, desks: dict[str, Path]) -> None:
-        super().__init__(app, Path(), job, desks)
-        self._desks = desks
-
-    def desk_of(self, node: int) -> Path:
-        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
-
-
-def held(folder: Path, sockets: Path, known: Experiment, out: Path) -> None:
+def held(folder: Path, known: Experiment, out: Path) -> None:
     """A whole run over all offices, each with the faces in `folder/NAME.zip` and its home in `folder/homes/NAME`."""
     prepare(known, out, OFFICES, Conditions(deadline=120, wait=1), resume=True)
-    with ExitStack() as stack:
-        desks = {}
-        for name in OFFICES:
-            member = Member(
-                data=folder / f"{name}.zip",
-                home=folder / "homes" / name,
-                execution=Execution(cache=folder / "cache"),
-                accept=frozenset({ALL}),
-            )
-            desks[name] = sockets / f"{name}-{out.name}"
-            desk = Desk(desks[name], member.host, member.execution.notify, member.problems)
-            thread = threading.Thread(target=desk.serve)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(desk.close)
-        main(Offices(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
+    desks = {}
+    for name in OFFICES:
+        member = Member(
+            data=folder / f"{name}.zip",
+            home=folder / "homes" / name,
+            execution=Execution(cache=folder / "cache"),
+            accept=frozenset({ALL}),
+        )
+        desks[name] = Desk(member.host, member.execution.notify, member.problems)
+    main(DesksOfTheirOwn(desks), {"out": str(out)})
 
 
 SEEN: dict[tuple[str, ...], list[Tensor]] = {}  # by an office's people: vectors of its test faces when it was evaluated
@@ -131,7 +112,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         as_a_server.__wrapped__(patch)
         patch.setenv("PERSONAE_CACHE", str(folder / "cache"))
         patch.setattr(assembly, "evaluator_of", watched)
-        held(folder, tmp_path_factory.mktemp("desks"), experiment(), folder / "out")
+        held(folder, experiment(), folder / "out")
         yield folder
 
 

@@ -19,7 +19,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from fake import FakeGrid, as_a_server  # noqa: F401 - the fixture
 from personae.runtime import flower, frames, pulling
-from personae.runtime.flower import GridTransport, unwrapped, wrapped
+from personae.runtime.flower import GridTransport, asked_in, wrapped
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess
 from toys import NAMES, TRAINING, Dropping, Rehearsal, Troubled, stage_of
@@ -32,11 +32,11 @@ class Pieces(FakeGrid):
     """Clients of this process, whose answers come in pieces by way of Flower's code; some of them are forged."""
 
     def __init__(self, run: Rehearsal, forge: dict[str, Callable[[Contents], Contents]]) -> None:
-        super().__init__(None, Path(), "")
+        super().__init__(None)
         self.host, self.forge = ClientHost(run.federation), forge
 
     def reply(self, message: Message) -> Message:
-        request = frames.to_request(unwrapped(message.content), self.host.federation, self.host.backbone.layout)
+        request = frames.to_request(asked_in(message.content)[1], self.host.federation, self.host.backbone.layout)
         return Message(wrapped(self.host.answer(request, frames.EXACT)), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

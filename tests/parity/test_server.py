@@ -1,9 +1,6 @@
 """The server of a deployment and clients with their own faces, in one process: all but Flower's own programs."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lab import kept_states
 
-from fake import FakeGrid, as_a_server, generated  # noqa: F401 - the fixture
+from fake import DesksOfTheirOwn, as_a_server  # noqa: F401 - the fixture
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.forgetting import forget, plan_forgetting
@@ -61,43 +58,30 @@ EXPERIMENT = {
 }
 
 
-class Everyone(FakeGrid):
-    """Each client has a desk of its own, and the connection breaks after so many messages."""
+class Everyone(DesksOfTheirOwn):
+    """The connection breaks after so many messages."""
 
-    def __init__(self, app: Any, job: str, desks: dict[str, Path], breaks_after: int | None = None) -> None:
-        super().__init__(app, Path(), job, desks)
-        self._desks, self.left = desks, breaks_after
-
-    def desk_of(self, node: int) -> Path:
-        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
+    def __init__(self, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
+        super().__init__(desks)
+        self.left = breaks_after
 
     def push_messages(self, messages: Any) -> list[str]:
         if self.left is not None:
-            self.left -= 1
+            self.left -= len(messages)
             if self.left < 0:
                 raise ConnectionError("the SuperLink is gone")
         return super().push_messages(messages)
 
 
-@contextmanager
-def clients(folder: Path, dealt: list[Path], sockets: Path) -> Iterator[dict[str, Path]]:
+def clients(folder: Path, dealt: list[Path]) -> dict[str, Desk]:
     """Members with their own faces and homes."""
-    desks, threads = [], []
-    places = {}
+    desks = {}
     for path in dealt:
         member = Member(
             data=path, home=folder / path.stem, execution=Execution(cache=folder / "cache"), accept=frozenset({ALL})
         )
-        places[path.stem] = sockets / path.stem
-        desks.append(Desk(places[path.stem], member.host, member.execution.notify, member.problems))
-        threads.append(threading.Thread(target=desks[-1].serve))
-        threads[-1].start()
-    try:
-        yield places
-    finally:
-        for desk, thread in zip(desks, threads, strict=True):
-            desk.close()
-            thread.join()
+        desks[path.stem] = Desk(member.host, member.execution.notify, member.problems)
+    return desks
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -110,7 +94,7 @@ def experiment() -> Experiment:
 
 
 def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
-    experiment: Experiment, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    experiment: Experiment, tmp_path: Path
 ) -> None:
     materials = Materials(experiment, Execution(cache=tmp_path / "cache"))
     dealt = deal(materials, tmp_path / "dealt")
@@ -118,17 +102,15 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     conduct(experiment, tmp_path / "alone", Execution(cache=tmp_path / "cache"))
     out = tmp_path / "out"
     prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
-    job, app = Plan.read(out).job.text(), generated(out / "app").app
     for breaks_after in (1, 4, 6, 9, None):  # in the evaluation, in the first, the second and the third round
-        with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:  # all are new, too
-            grid = Everyone(app, job, desks, breaks_after)
-            if breaks_after is None:
+        grid = Everyone(clients(tmp_path / "homes", dealt), breaks_after)  # all are new, too
+        if breaks_after is None:
+            main(grid, {"out": str(out)})
+            assert outcome(out) == {"code": 0, "error": ""}
+        else:
+            with pytest.raises(ConnectionError):
                 main(grid, {"out": str(out)})
-                assert outcome(out) == {"code": 0, "error": ""}
-            else:
-                with pytest.raises(ConnectionError):
-                    main(grid, {"out": str(out)})
-                assert outcome(out) == {"code": 1, "error": "ConnectionError: the SuperLink is gone"}
+            assert outcome(out) == {"code": 1, "error": "ConnectionError: the SuperLink is gone"}
     assert files(out / "models") == files(tmp_path / "alone" / "models")
     assert (out / "ledger.jsonl").read_bytes() == (tmp_path / "alone" / "ledger.jsonl").read_bytes()
     assert personal(out) == personal(tmp_path / "alone")
@@ -149,7 +131,7 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
     out = tmp_path / "out"
     prepare(experiment, out, ["ann", "bob", "eve"], Conditions(wait=0), resume=False)
     with pytest.raises(QuorumLost):
-        main(Everyone(None, "", {}), {"out": str(out)})
+        main(Everyone({}), {"out": str(out)})
     found = outcome(out)
     assert found is not None
     assert found["code"] == 6
@@ -159,7 +141,7 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
 
 
 def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_without_it(
-    experiment: Experiment, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     execution = Execution(cache=tmp_path / "cache")
@@ -170,8 +152,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     conduct(without, tmp_path / "alone", execution)
 
     prepare(experiment, out, names, conditions, resume=False)
-    with clients(tmp_path / "homes", dealt, tmp_path_factory.mktemp("desks")) as desks:
-        main(Everyone(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
+    main(Everyone(clients(tmp_path / "homes", dealt)), {"out": str(out)})
     before = model_digests(out)
 
     entry = forget(plan_forgetting(out, gone), operator_key())
@@ -184,8 +165,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     with pytest.raises(ConfigError, match="was forgotten already"):
         plan_forgetting(out, gone)
     prepare(experiment, out, left, conditions, resume=True)  # its key may be gone
-    with clients(tmp_path / "homes", dealt[1:], tmp_path_factory.mktemp("desks")) as desks:
-        main(Everyone(generated(out / "app").app, Plan.read(out).job.text(), desks), {"out": str(out)})
+    main(Everyone(clients(tmp_path / "homes", dealt[1:])), {"out": str(out)})
     assert model_digests(out) == model_digests(tmp_path / "alone")
     assert model_digests(out) != before
     assert gone not in (out / "metrics.jsonl").read_text() + (out / "ledger.jsonl").read_text()

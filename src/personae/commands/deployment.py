@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -136,6 +137,13 @@ def join(
         list[str] | None,
         typer.Option(metavar="DIGEST", help="Accept a plan without being asked; `all`: every plan of this server."),
     ] = None,
+    each: Annotated[
+        bool,
+        typer.Option(
+            "--each",
+            help="Several clients: --data, --certs and --home are folders with an entry for each, by its name.",
+        ),
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Take part in a server's runs with the faces of this machine, until stopped.
@@ -145,21 +153,36 @@ def join(
     require_flower()
     from personae.deployment import join as deployed
     from personae.deployment.consent import accepted_of
+    from personae.deployment.desk import Workshop
 
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
-    member = deployed.Member(
-        data=data,
-        home=home,
-        unlabelled=unlabelled,
-        secret=secret,
-        public=public,
-        handling=handling,
-        execution=execution_of(device),
-        accept=accepted_of(accept or ()),
-        ask=partial(typer.confirm, "Take part?", err=True) if sys.stdin and sys.stdin.isatty() else None,
-    )
+    places = deployed.members_in(certs, data, home) if each else {"": (certs, data, home)}
+    asks, workshop = bool(sys.stdin and sys.stdin.isatty()), Workshop()
+    members = {}
+    for name, (own_certs, own_data, own_home) in places.items():
+        execution, named = execution_of(device), f"{name}: " if name else ""
+        member = deployed.Member(
+            data=own_data,
+            home=own_home,
+            unlabelled=unlabelled,
+            secret=secret,
+            public=public,
+            handling=handling,
+            execution=replace(execution, notify=partial(_say, named)),
+            accept=accepted_of(accept or ()),
+            ask=partial(typer.confirm, f"{named}take part?".capitalize(), err=True) if asks else None,
+            workshop=workshop,
+        )
+        members[name] = member, own_certs
     with contextlib.suppress(KeyboardInterrupt):
-        deployed.join(server, member, certs)
+        if each:
+            deployed.join_all(server, members)
+        else:
+            deployed.join(server, *members[""])
+
+
+def _say(name: str, line: str) -> None:
+    notify(f"{name}{line}")
 
 
 @app.command()

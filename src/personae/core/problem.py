@@ -18,6 +18,7 @@ class Problem(Enum):
     MEMORY = "memory"
     DISK_FULL = "disk-full"
     UNKEPT = "unkept"
+    INTERRUPTED = "interrupted"
     INTERNAL = "internal"
 
     @property
@@ -38,5 +39,6 @@ _WORDS = {
     Problem.MEMORY: "its memory was not enough",
     Problem.DISK_FULL: "its disk is full",
     Problem.UNKEPT: "what it keeps from round to round cannot be written, or not be read again",
+    Problem.INTERRUPTED: "it was stopped in the middle of its work",
     Problem.INTERNAL: "its program failed",
 }

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from personae.deployment.job import Job
-from personae.files import write_bytes, write_text
+from personae.files import write_text
 
 PACKAGE = "personae_run"
 
@@ -16,7 +15,7 @@ build-backend = "hatchling.build"
 [project]
 name = "personae-run"
 version = "1.0.0"
-description = "A run of personae. Client and server need personae[flower]; nothing is installed at run time."
+description = "A run of personae. The server needs personae[flower]; nothing is installed at run time."
 license = "MIT"
 dependencies = []
 
@@ -32,7 +31,6 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 out = {out}
-job = {job}
 """
 
 _SERVER = '''\
@@ -44,20 +42,20 @@ from personae.runtime.flower import server_app
 app = server_app(main)
 '''
 
-# Clients do not run this: `personae join` runs what is installed there, whatever a server sends.
+# Nobody runs this: clients run what is installed there, and fetch nothing of an app.
 _CLIENT = '''\
-"""A client of a run, for Flower, which wants to see one."""
+"""A client for Flower, which wants to see one."""
 
-from personae.runtime.relay import app
+from flwr.clientapp import ClientApp
 
-__all__ = ["app"]
+app = ClientApp()
 '''
 
 
-def write_app(folder: Path, job: Job, out: Path) -> None:
-    """The app of this run; at the server, the run is in the folder `out`."""
-    project = _PROJECT.format(package=PACKAGE, out=json.dumps(str(out)), job=json.dumps(job.text()))
-    write_bytes(folder / "pyproject.toml", project.encode(), private=True)  # an experiment may have secrets
+def write_app(folder: Path, out: Path) -> None:
+    """The app of a run; at the server, the run is in the folder `out`."""
+    project = _PROJECT.format(package=PACKAGE, out=json.dumps(str(out)))
+    write_text(folder / "pyproject.toml", project)
     write_text(folder / PACKAGE / "__init__.py", "")
     write_text(folder / PACKAGE / "server.py", _SERVER)
     write_text(folder / PACKAGE / "client.py", _CLIENT)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from personae.core.layer import layers_of
@@ -82,6 +82,7 @@ class Consent:
     accept: frozenset[str] = frozenset()  # digests that somebody accepted beforehand, or ALL
     ask: Callable[[], bool] | None = None  # a person who decides now; None where nobody is there
     notify: Notify = unheard
+    shown: set[str] = field(default_factory=set)  # digests of plans that were shown to somebody here
 
     def given(self, job: Job) -> bool:
         return bool({digest_of(job), ALL} & self.accept) or digest_of(job) in self._remembered()
@@ -91,8 +92,10 @@ class Consent:
         digest = digest_of(job)
         if digest in self._remembered():
             return
-        for line in in_words(job, self.server):
-            self.notify(line)
+        if digest not in self.shown:
+            self.shown.add(digest)
+            for line in in_words(job, self.server):
+                self.notify(line)
         if not self.given(job):
             if self.ask is None:
                 raise ConfigError(

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from personae.deployment.bells import ANSWERED, ASKED, Bell
 from personae.deployment.door import Visitors, doors, make_room
 from personae.deployment.signature import UNKNOWN, Enrolled
 from personae.errors import ConfigError
@@ -37,8 +38,6 @@ CALLS = frozenset(
         "send-node-heartbeat",
         "pull-messages",
         "push-messages",
-        "get-run",
-        "get-fab",
         "push-object",
         "pull-object",
         "confirm-message-received",
@@ -51,6 +50,10 @@ STALL = 30.0  # seconds without a byte of a call that has begun
 PATIENCE = 600.0  # seconds that the SuperLink may take over a call
 SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
+HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
+LISTEN = 0.05  # seconds between two looks at whom the server asks
+ATTENTION = 1.0  # seconds between two looks whether a client that is kept waiting is still there
+IDLE = 30  # seconds for which a connection may be silent between two calls
 _OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
 
 
@@ -62,6 +65,42 @@ class Traffic:
     up: int = 0
     message: int = 0  # of the answer that is on its way
     held: int = 0  # of calls that are here now
+    answering: bool = False  # whether an answer was announced
+
+
+class Waiting:
+    """Clients that ask for a request wait here until the server's bell says that there is one for them.
+
+    Its other bell rings when a client asks again after an answer: then all of that answer is there.
+    """
+
+    def __init__(self, clients: Iterable[str], run: Path) -> None:
+        self._asked = {name: asyncio.Event() for name in clients}
+        self._bell, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
+
+    async def listen(self) -> None:
+        while True:
+            for name in self._bell.rung():
+                self.look(name)
+            await asyncio.sleep(LISTEN)
+
+    def look(self, name: str) -> None:
+        """Let this client look by itself, now or when it comes."""
+        if name in self._asked:
+            self._asked[name].set()
+
+    def answered(self, name: str) -> None:
+        self._answered.ring(name)
+
+    async def until_asked(self, name: str, request: Request) -> None:
+        """Or for a while; ClientDisconnect where the client leaves, so that nobody gets its request in its place."""
+        end = time.monotonic() + HOLD
+        while time.monotonic() < end and not self._asked[name].is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked[name].wait(), ATTENTION)
+            if await request.is_disconnected():
+                raise ClientDisconnect
+        self._asked[name].clear()
 
 
 class Gate:
@@ -77,8 +116,10 @@ class Gate:
         notify: Notify = unheard,
         *,
         plan: str = "",
+        run: Path | None = None,
     ) -> None:
         self._plan = plan.encode()  # what clients are told before they decide to take part
+        self._waiting = Waiting(clients, run) if run else None  # without the folder of a run nobody is kept waiting
         self.traffic = {name: Traffic() for name in clients}
         self.upstream = 0  # the port of the SuperLink; another one after a restart
         self._clients, self._max_bytes, self._notify = Enrolled.of(clients), max_bytes, notify
@@ -99,6 +140,7 @@ class Gate:
                 lifespan="off",
                 access_log=False,
                 timeout_graceful_shutdown=ENDING,
+                timeout_keep_alive=IDLE,
             )
         )
         self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -123,7 +165,13 @@ class Gate:
 
     def _run(self) -> None:
         with suppress(SystemExit):
-            asyncio.run(self._server.serve([*self._doors]))
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        listening = asyncio.ensure_future(self._waiting.listen()) if self._waiting else None
+        await self._server.serve([*self._doors])
+        if listening is not None:
+            listening.cancel()
 
     async def _answer(self, request: Request) -> Response:
         name = self._caller(request)
@@ -135,7 +183,9 @@ class Gate:
         try:
             await _read(request, body, traffic)
             self._admit(traffic, request.url.path, len(body))
-            return await self._pass_on(traffic, request, bytes(body))
+            if self._waiting is None:
+                return await self._pass_on(traffic, request, bytes(body))
+            return await self._in_time(self._waiting, name, request, bytes(body))
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to get it
         finally:
@@ -153,6 +203,21 @@ class Gate:
             self._said[name] = now
             self._notify(f"a call of {name} was turned away: {objection}")
         raise HTTPException(401, objection)
+
+    async def _in_time(self, waiting: Waiting, name: str, request: Request, body: bytes) -> Response:
+        """Pass a call on when it is not in vain, and tell the server of answers."""
+        traffic, call = self.traffic[name], request.url.path.rpartition("/")[2]
+        if call == "pull-messages":
+            if traffic.answering:
+                traffic.answering = False
+                waiting.answered(name)
+            await waiting.until_asked(name, request)
+        reply = await self._pass_on(traffic, request, body)
+        if call == "push-messages":
+            traffic.answering = True
+        if call == "activate-node" or (call == "pull-messages" and reply.body):  # there may be more
+            waiting.look(name)
+        return reply
 
     def _admit(self, traffic: Traffic, path: str, size: int) -> None:
         """A message is announced by `push-messages`, and then comes in pieces."""

@@ -1,33 +1,31 @@
-"""A client's side of a run over a network: its desk, and the SuperNode that keeps the connection to the server."""
+"""A client's side of a run over a network: its desk, and the node that is connected to the server."""
 
 import http.client
-import json
 import ssl
-import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import torch
 
 from personae.core import wire
 from personae.core.acceleration import Acceleration
-from personae.core.message import Message
+from personae.core.message import Message, Trouble
+from personae.core.payload import FailureCode
+from personae.core.problem import Problem
 from personae.data.decoding import Handling
 from personae.deployment.certs import needed, private_key, require_secret
 from personae.deployment.consent import Consent
-from personae.deployment.desk import Desk
+from personae.deployment.desk import Desk, Workshop
 from personae.deployment.gate import KNOWN
 from personae.deployment.job import Job
 from personae.deployment.own_host import OwnHost
-from personae.deployment.processes import free_port, program, start, stop
 from personae.deployment.signature import UNKNOWN, signed
-from personae.errors import ConfigError, DataError
+from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces, public_faces, public_source
@@ -35,16 +33,18 @@ from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
 from personae.experiment.shared_secret import read_secret, revealed
 from personae.files import hold, private_folder
+from personae.runtime import frames
+from personae.runtime.node import Disconnected, Node
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
-from personae.runtime.relay import write_programs
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds before a connection is tried again
-STILL_CONNECTED = "Failed to activate SuperNode"  # what Flower says of a key whose connection it has not missed yet
 LONGEST_REASON = 300  # bytes of what a server says
 LONGEST_PLAN = 1 << 20  # bytes of a plan
-LOOK = 0.2  # seconds between two looks at a connection
+LOOK = 0.2  # seconds between two looks whether clients are still at it
 STEADY = 60.0  # a connection that lasted so long was a good one
+MEMORY = "node.json"  # in a client's home: where it stands at the server
+UNFINISHED = frames.of_trouble(Trouble(failure=FailureCode(Problem.INTERRUPTED)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,17 @@ class Member:
     execution: Execution = field(default_factory=Execution)
     accept: frozenset[str] = frozenset()  # digests of plans that it takes part in, or `consent.ALL`
     ask: Callable[[], bool] | None = None  # whoever decides about other plans; None for nobody
+    workshop: Workshop = field(default_factory=Workshop)  # of this process
 
     def consent(self, server: str = "") -> Consent:
-        return Consent(home=self.home, server=server, accept=self.accept, ask=self.ask, notify=self.execution.notify)
+        return Consent(
+            home=self.home,
+            server=server,
+            accept=self.accept,
+            ask=self.ask,
+            notify=self.execution.notify,
+            shown=self.workshop.shown,
+        )
 
     @property
     def problems(self) -> ProblemLog:
@@ -94,7 +102,8 @@ class Member:
         )
         own.write()
         federation = replace(own.federation(faces, self._public(experiment)), recipe=recipe)
-        return OwnHost(own, federation, self.execution.device, problems=self.problems)
+        backbone = self.workshop.backbone(job.run, federation, self.execution.device)
+        return OwnHost(own, federation, backbone, problems=self.problems)
 
     def shared_secret(self) -> str | None:
         """The secret that the clients share; nobody else on this machine may be able to read it."""
@@ -127,97 +136,140 @@ class Member:
         return shared
 
 
-def join(server: str, member: Member, certs: Path) -> None:
-    """Work for a server until told to stop; whatever breaks the connection, it is tried again."""
+def join(server: str, member: Member, certs: Path, nodes: "list[Node] | None" = None) -> None:
+    """Work for a server until told to stop; whatever breaks the connection, it is tried again.
+
+    `nodes` gets the node of every connection, for whoever wants to end it from another thread.
+    """
     host, port = _address(server)
     if not member.data.exists():
         raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
     member.shared_secret()
     authority, key = needed(certs, "ca.crt", "key")
-    private_key(key)  # there is one, and it is a secret
-    command = [program("flower-supernode"), "--superlink", server, "--root-certificates", str(authority)]
-    command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
+    own_key = private_key(key)
     private_folder(member.home)
     held = hold(member.home / ".lock", f"{member.home}: another client works here; choose another --home")
     torch.set_num_threads(1)  # sums depend on it
     try:
-        with tempfile.TemporaryDirectory(prefix="personae-") as folder:
-            path, programs = Path(folder) / "desk", Path(folder) / "programs"
-            programs.mkdir()
-            write_programs(programs)
-            unknown = _UnknownPlan(member, member.consent(server))
-            obstacle = partial(_obstacle, host, port, authority, key, unknown.heard)
-            with closing(Desk(path, unknown.host, member.execution.notify, member.problems, member.leaving)) as desk:
-                threading.Thread(target=desk.serve, name="desk", daemon=True).start()
-                command += ["--node-config", f"desk={json.dumps(str(path))}"]
-                _stay_connected(partial(_connect, command, programs, member, unknown), member, obstacle)
+        unknown = _UnknownPlan(member, member.consent(server))
+        desk = Desk(unknown.host, member.execution.notify, member.problems, member.leaving, member.workshop)
+
+        def heard(told: bytes) -> None:
+            unknown.heard(told)
+            if told:
+                desk.open(told)
+
+        def node() -> Node:
+            made = Node(server, _trust(authority), own_key, member.home / MEMORY, UNFINISHED)
+            if nodes is not None:
+                nodes[:] = [made]
+            return made
+
+        obstacle = partial(_obstacle, host, port, authority, key, heard)
+        _stay_connected(lambda: _connect(node(), desk, member, unknown), member, obstacle)
     finally:
         held.release()
 
 
+def join_all(server: str, members: Mapping[str, tuple[Member, Path]]) -> None:
+    """Several clients of one process, each with its own key, home and faces; what stops one does not stop the others.
+
+    It comes back, with the first error, when all of them have ended.
+    """
+    ended: dict[str, PersonaeError] = {}
+    nodes: dict[str, list[Node]] = {name: [] for name in members}
+
+    def one(name: str) -> None:
+        member, certs = members[name]
+        try:
+            join(server, member, certs, nodes[name])
+        except PersonaeError as error:
+            ended[name] = error
+            member.execution.notify(str(error))
+
+    threads = [threading.Thread(target=one, args=(name,), name=name, daemon=True) for name in members]
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(LOOK)
+    finally:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Node.leave, [node for each in nodes.values() for node in each]))
+    raise next(iter(ended.values()))
+
+
+def members_in(certs: Path, data: Path, home: Path) -> dict[str, tuple[Path, Path, Path]]:
+    """Client -> its keys, faces and home, in folders with an entry for each, as `certs` and `deal` write them."""
+    names = sorted(path.parent.name for path in certs.glob("*/key"))
+    if not names:
+        raise ConfigError(f"{certs}: no folder here has the key of a client; make them with personae certs")
+    found = {name: _faces_of(name, data) for name in names}
+    if missing := [name for name, path in found.items() if path is None]:
+        raise DataError(f"{data}: nothing here is called {missing[0]}, whose key is in {certs}; take that folder out")
+    return {name: (certs / name, path, home / name) for name, path in found.items() if path is not None}
+
+
+def _faces_of(name: str, data: Path) -> Path | None:
+    """A folder of this name, or a file with any suffix."""
+    if (data / name).exists():
+        return data / name
+    return next(iter(sorted(path for path in data.glob("*") if path.stem == name)), None)
+
+
+def _trust(authority: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority))
+
+
 class _UnknownPlan:
-    """Between the thread that gets requests and the one that can ask a person: a plan that nobody has decided about."""
+    """A plan that nobody has decided about yet: requests of it are refused until somebody was asked."""
 
     def __init__(self, member: Member, consent: Consent) -> None:
         self._member, self._consent = member, consent
-        self._job: Job | None = None
-        self.there = threading.Event()
+        self.job: Job | None = None
 
     def host(self, job: Job) -> OwnHost:
         """As the desk opens one. A server may plan something else while a client is connected."""
         if not self._consent.given(job):
-            self._job = job
-            self.there.set()
+            self.job = job
         return self._member.host(job)
 
     def heard(self, told: bytes) -> None:
         """What the server said before anything was sent, or with a request: ask about it."""
         jobs = [Job.parse(told)] if told else []
-        jobs += [self._job] if self._job else []
-        self._job = None
-        self.there.clear()
-        for job in jobs:
-            self._consent.require(job)
+        jobs += [self.job] if self.job else []
+        self.job = None
+        with self._member.workshop.turn:  # one question at a time
+            for job in jobs:
+                self._consent.require(job)
 
 
-def _stay_connected(connect: Callable[[IO[bytes]], str], member: Member, obstacle: Callable[[], str | None]) -> None:
+def _stay_connected(connect: Callable[[], str], member: Member, obstacle: Callable[[], str | None]) -> None:
     pause = FIRST_PAUSE
-    with (member.home / "supernode.log").open("ab", buffering=0) as log:
-        while True:
-            began, reason = time.monotonic(), obstacle()
-            if reason is None:
-                reason = connect(log)
-            if time.monotonic() - began > STEADY:
-                pause = FIRST_PAUSE
-            member.execution.notify(f"{reason}; the next attempt is in {pause:g} seconds")
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+    while True:
+        began, reason = time.monotonic(), obstacle()
+        if reason is None:
+            reason = connect()
+        if time.monotonic() - began > STEADY:
+            pause = FIRST_PAUSE
+        member.execution.notify(f"{reason}; the next attempt is in {pause:g} seconds")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _connect(command: list[str], programs: Path, member: Member, unknown: _UnknownPlan, log: IO[bytes]) -> str:
+def _connect(node: Node, desk: Desk, member: Member, unknown: _UnknownPlan) -> str:
     """For as long as it lasts; gives the reason why it does no longer."""
-    from_here = log.tell()
-    child = start([*command, "--port", str(free_port())], member.home / "flower", log, programs)
-    member.execution.notify("connecting")
     try:
-        while child.poll() is None and not unknown.there.wait(LOOK):
-            pass
+        node.enter()
+        member.execution.notify("connected")
+        while unknown.job is None:
+            if (asked := node.receive()) is not None:
+                node.answer(asked, desk.answer(asked.told, asked.frame))
+    except Disconnected as error:
+        return f"the connection ended ({error})"
     finally:
-        stop(child)
-    if unknown.there.is_set():
-        return "the server has another plan"
-    return f"the connection ended{_last_words(member.home / 'supernode.log', from_here)}"
-
-
-def _last_words(path: Path, start: int) -> str:
-    """What the SuperNode said last, if it was an error."""
-    with path.open("rb") as file:
-        file.seek(start)
-        lines = file.read().decode(errors="replace").splitlines()
-    errors = [line.strip() for line in lines if "[code:" in line or "Error" in line or "error" in line]
-    if errors and STILL_CONNECTED in errors[-1]:
-        return " (the server still counts this client's last connection; it misses it within a minute)"
-    return f" ({errors[-1][:300]})" if errors else ""
+        node.leave()
+    return "the server has another plan"
 
 
 def _obstacle(
@@ -229,8 +281,7 @@ def _obstacle(
 
     A server with a wrong certificate may be somebody else: it is not tried again.
     """
-    context = ssl.create_default_context(cafile=str(authority))
-    connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
+    connection = http.client.HTTPSConnection(host, port, timeout=10, context=_trust(authority))
     try:
         connection.request("POST", KNOWN, headers=signed(key))
         reply = connection.getresponse()

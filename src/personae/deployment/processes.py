@@ -21,14 +21,13 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # a second by default, which every request would wait for
+POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # a second by default, which every start would wait for
 GRACE = 10.0  # seconds that a child has to end by itself
 
 
-def environment(home: Path, programs: Path | None = None) -> dict[str, str]:
-    """For a child of Flower's: its files in `home`, its programs first, no calls home. `programs` take their place."""
-    own = [str(programs)] if programs else []
-    path = [*own, sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
+def environment(home: Path) -> dict[str, str]:
+    """For a child of Flower's: its files in `home`, its programs first, no calls home."""
+    path = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {**os.environ, **QUIET, **POLL, "FLWR_HOME": str(home.absolute()), "PATH": os.pathsep.join(path)}
 
 
@@ -46,11 +45,11 @@ def require_flower() -> None:
         raise ConfigError("Flower is not installed here; pip install 'personae[flower]'")
 
 
-def start(command: list[str], home: Path, log: IO[bytes], programs: Path | None = None) -> subprocess.Popen[bytes]:
+def start(command: list[str], home: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """A child in a group of its own, that is told to end when this process ends, however it does."""
     return subprocess.Popen(
         command,
-        env=environment(home, programs),
+        env=environment(home),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -1,14 +1,12 @@
 """The server of a run over a network: a SuperLink behind a gate, supervised until the run is done."""
 
 import json
-import os
 import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,8 @@ from personae.core.acceleration import Acceleration
 from personae.core.events import RoundTime, TrainingRound, entries, events
 from personae.core.stage import Recipe
 from personae.deployment.app import write_app
-from personae.deployment.certs import enrolled, needed, require_secret
+from personae.deployment.bells import ANSWERED, ASKED
+from personae.deployment.certs import enrolled, needed, public_key, require_secret
 from personae.deployment.consent import digest_of
 from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
@@ -34,11 +33,12 @@ from personae.experiment.sources import SYNTHETIC
 from personae.files import hold, lock, private_folder, write_text
 from personae.progress import unheard
 from personae.report.watching import Standing, place, time_left
+from personae.runtime.enrolment import enrol
 from personae.runtime.excluded import Exclusions, require_clients
 
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
     *(PLAN, NOTICES, OUTCOME, WORKING, SERVING),
-    *("app", "flower", "flower.log", "traffic.json"),
+    *("app", "flower", "flower.log", "traffic.json", ASKED, ANSWERED),
 }
 STARTING = 120.0  # seconds for a program of Flower's to be there
 ATTEMPTS = 5  # restarts without a completed round in between
@@ -85,7 +85,7 @@ def prepare(
         RunDirectory.create(out, config, experiment.recipe, where, also=LEFT_BEHIND).close()
     Exclusions.of(out).decide(exclude=exclude, include=include, clients=plan.clients)
     plan.write(out)
-    write_app(out / "app", plan.job, out.absolute())
+    write_app(out / "app", out.absolute())
 
 
 def serve(
@@ -123,7 +123,7 @@ def serve(
         _tell(experiment, notify)
         job = Plan.read(out).job
         notify(f"clients are asked to accept the plan {digest_of(job)}")
-        with Gate(host, port, certs, keys, conditions.max_bytes, notify, plan=job.text()) as gate:
+        with Gate(host, port, certs, keys, conditions.max_bytes, notify, plan=job.text(), run=out) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")
             try:
                 ended = _until_done(out, certs, keys, gate, _Follower(out, experiment.recipe, notify))
@@ -196,17 +196,13 @@ class _Link:
 
     child: subprocess.Popen[bytes]
     port: int
+    authority: Path
     home: Path
     log: Path
 
     def enrol(self, keys: Mapping[str, Path]) -> None:
         """No others are let in."""
-
-        def one(entry: tuple[str, Path]) -> None:
-            self._tell("supernode", "register", str(entry[1].absolute()), "personae", "--name", entry[0])
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(one, keys.items()))
+        enrol(f"127.0.0.1:{self.port}", self.authority, {name: public_key(path) for name, path in keys.items()})
 
     def submit(self, app: Path) -> None:
         self._tell("run", str(app.absolute()), "personae")
@@ -244,7 +240,7 @@ def _superlink(out: Path, certs: Path) -> Iterator[_Link]:
         child = start(command, home, log)
         try:
             _wait_until_healthy(child, port, authority, out / "flower.log")
-            yield _Link(child, port, home, out / "flower.log")
+            yield _Link(child, port, authority, home, out / "flower.log")
         finally:
             stop(child)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from personae.core.holdings import ClientFaces
+from personae.deployment.bells import ServersBells
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
 from personae.experiment.assembly import engine_of, federation_of
@@ -62,7 +63,13 @@ def conduct(grid: Grid, out: Path) -> None:
         holdings = Absent(plan.clients, newcomers(experiment, plan.clients))
         federation = federation_of(experiment, holdings, out / "private")
         transport = GridTransport(
-            federation, grid, deadline=conditions.deadline, coding=coding, max_bytes=conditions.max_bytes
+            federation,
+            grid,
+            deadline=conditions.deadline,
+            coding=coding,
+            max_bytes=conditions.max_bytes,
+            told=plan.job.text().encode(),
+            bells=ServersBells(out),
         )
         out_of_it = Exclusions.of(out).names() | absent(experiment.forgotten)
         expected = [name for name in plan.clients if name not in out_of_it]

@@ -1,11 +1,11 @@
-"""Clients on other machines, reached through Flower. Only `pulling.py` imports it besides."""
+"""Clients on other machines, reached through Flower by a server. `node.py` is the other end."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from queue import Empty, Full, Queue, SimpleQueue
-from threading import Event, Thread
-from typing import Any
+from queue import Empty, Full, Queue
+from threading import Condition, Event, Thread
+from typing import Any, Protocol
 
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -18,12 +18,16 @@ from personae.runtime.problems import PROBLEMS
 from personae.runtime.pulling import MALFORMED, Limits, within
 from personae.runtime.transport import Answer, Failure, Request
 
-FRAME = "frame"  # the record, and the array in it, that hold the bytes of a request or an answer
+FRAME = "frame"  # the record, and the array in it, that hold the bytes of an answer
+TOLD, HEAD, BODY = "told", "head", "body"  # the arrays of a request
 FETCHERS = 8  # answers fetched at a time: they lie in memory together
+TOGETHER = 32  # messages that are announced in one call
+LOOKS = 20.0  # looks for an answer in a second at the most, whatever the number of clients
+LISTEN = 0.02  # seconds between two looks at who has answered, which cost nothing
+GATHER = 0.5  # seconds between two looks at who is connected
 GRACE = 5.0  # seconds for which Flower remembers a message that nobody waits for any more: late is not lost
 _ERRORS = {  # of Flower's own messages; the texts that come with them are not ours to repeat
-    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the app of this run could not be loaded there",
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its desk did not answer; supernode.log in its --home says more",
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its program did not answer",
     ErrorCode.NODE_UNAVAILABLE: "its connection was lost",
 }
 
@@ -44,21 +48,64 @@ def server_app(main: Main) -> ServerApp:
     return app
 
 
-def message_to(node: int, content: bytes, patience: float) -> Message:
-    """Bytes for a node, in an array, which Flower sends in chunks; nobody gets it after its time."""
-    return Message(wrapped(content), node, MessageType.QUERY, ttl=patience)
-
-
 def wrapped(content: bytes) -> RecordDict:
-    return RecordDict({FRAME: ArrayRecord({FRAME: Array("uint8", (len(content),), FRAME, content)})})
+    """An answer: bytes in an array, which Flower sends in pieces."""
+    return RecordDict({FRAME: ArrayRecord({FRAME: _array(content)})})
 
 
 def unwrapped(record: RecordDict) -> bytes:
-    """The bytes in a message; KeyError or TypeError where it is none of ours."""
-    content = record.array_records[FRAME][FRAME].data
+    """The bytes of an answer; KeyError or TypeError where it is none of ours."""
+    return _bytes(record, FRAME)
+
+
+def asked_in(record: RecordDict) -> tuple[bytes, bytes]:
+    """What a server tells about the run, and its request; KeyError or TypeError where it is none of ours."""
+    return _bytes(record, TOLD), _bytes(record, HEAD) + _bytes(record, BODY)
+
+
+def _array(content: bytes) -> Array:
+    return Array("uint8", (len(content),), FRAME, content)
+
+
+def _bytes(record: RecordDict, name: str) -> bytes:
+    content = record.array_records[FRAME][name].data
     if not isinstance(content, bytes):
-        raise TypeError("its answer holds no bytes")
+        raise TypeError("it holds no bytes")
     return content
+
+
+class Bells(Protocol):
+    """Between the process of a server that asks and the one that clients are connected to."""
+
+    def ask(self, client: str) -> None:
+        """There is a request for this client."""
+
+    def answered(self) -> Iterable[str]:
+        """Clients that have answered since this was last called."""
+
+
+class _Alike:
+    """Messages that carry the same model. Flower knows an array by what it holds: this one is sent and kept once.
+
+    Whether two requests are alike is known without a look at any number: they hold the same payloads.
+    """
+
+    def __init__(self, request: Request, told: Array, coding: Coding) -> None:
+        self._down, self._told = request.down, told
+        self._body = _array(frames.body_of(request, coding))
+        self.requests: list[Request] = []
+        self.messages: list[Message] = []
+
+    def has_room_for(self, request: Request) -> bool:
+        mine, others = self._down.fields(), request.down.fields()
+        alike = type(self._down) is type(request.down) and mine.keys() == others.keys()
+        return alike and len(self.messages) < TOGETHER and all(mine[name] is others[name] for name in mine)
+
+    def add(self, request: Request, node: int, patience: float) -> None:
+        """Nobody gets it after its time."""
+        arrays = {TOLD: self._told, HEAD: _array(frames.head_of(request)), BODY: self._body}
+        self.requests.append(request)
+        self.messages.append(Message(RecordDict({FRAME: ArrayRecord(arrays)}), node, MessageType.QUERY, ttl=patience))
 
 
 class GridTransport:
@@ -66,6 +113,9 @@ class GridTransport:
 
     An exchange ends after `deadline` seconds at the latest: who has not answered by then has failed, and what comes
     later is never fetched. Clients write down what they keep before they answer, so there is nothing to settle.
+
+    Each request carries what clients are `told` about the run. An answer is looked for every `poll` seconds, and at
+    once where `bells` say that it has come.
     """
 
     def __init__(
@@ -77,9 +127,12 @@ class GridTransport:
         coding: Coding = EXACT,
         max_bytes: int = 1 << 30,
         poll: float = 0.5,
+        told: bytes = b"",
+        bells: Bells | None = None,
     ) -> None:
         self._federation, self._grid, self._coding = federation, grid, coding
         self._deadline, self._max_bytes, self._poll = deadline, max_bytes, poll
+        self._told, self._bells = _array(told), bells
         self._layout = federation.backbone().layout
         self.problems = f"that client's own log, {PROBLEMS} in its --home"
 
@@ -95,24 +148,37 @@ class GridTransport:
             missing = [name for name in expected if name not in there]
             if not missing or time.monotonic() >= end:
                 return missing
-            time.sleep(self._poll)
+            time.sleep(min(self._poll, GATHER))
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         nodes, waiting = self.connected(), dict[str, Request]()
+        alike: _Alike | None = None
         for request in requests:
             if request.client.name not in nodes:
                 yield Failure(request.client, "it is not connected")
                 continue
-            content = frames.of_request(request, self._coding)
-            message = message_to(nodes[request.client.name], content, self._deadline + GRACE)
-            accepted = [number for number in self._grid.push_messages([message]) if number]
-            if not accepted:
-                yield Failure(request.client, "the SuperLink took no message for it")
-            waiting |= dict.fromkeys(accepted, request)
-        for number, reply in self._replies(list(waiting)):
+            if alike is None or not alike.has_room_for(request):
+                yield from self._push(alike, waiting)
+                alike = _Alike(request, self._told, self._coding)
+            alike.add(request, nodes[request.client.name], self._deadline + GRACE)
+        yield from self._push(alike, waiting)
+        for number, reply in self._replies({number: request.client.name for number, request in waiting.items()}):
             yield self._answer(waiting.pop(number), reply)
         for request in waiting.values():
             yield Failure(request.client, f"it did not answer within {self._deadline:g} seconds")
+
+    def _push(self, alike: _Alike | None, waiting: dict[str, Request]) -> Iterator[Failure]:
+        """Send what is together; whose message was not taken has failed."""
+        if alike is None:
+            return
+        numbers = [*self._grid.push_messages(alike.messages)] or [""] * len(alike.requests)
+        for number, request in zip(numbers, alike.requests, strict=True):
+            if not number:
+                yield Failure(request.client, "the SuperLink took no message for it")
+                continue
+            waiting[number] = request
+            if self._bells is not None:
+                self._bells.ask(request.client.name)
 
     def settle(self) -> None:
         """Clients on other machines have settled what they keep before they answer."""
@@ -120,19 +186,20 @@ class GridTransport:
     def close(self) -> None:
         """The grid belongs to whoever opened it."""
 
-    def _replies(self, asked: Sequence[str]) -> Iterator[tuple[str, Found]]:
+    def _replies(self, asked: Mapping[str, str]) -> Iterator[tuple[str, Found]]:
         """As they come, until the deadline, by the number of the message that each of them answers."""
-        fetching = _Fetching(self._grid, asked, self._max_bytes, time.monotonic() + self._deadline, self._poll)
+        end = time.monotonic() + self._deadline
+        fetching = _Fetching(self._grid, asked, self._max_bytes, end, self._poll, self._bells)
         try:
             for _ in asked:
-                number, found = fetching.arrived.get(timeout=max(0.0, fetching.end - time.monotonic()))
+                number, found = fetching.arrived.get(timeout=max(0.0, end - time.monotonic()))
                 if isinstance(found, Exception) and not isinstance(found, MALFORMED):
                     raise found
                 yield number, found
         except Empty:
             return
         finally:
-            fetching.over.set()
+            fetching.stop()
 
     def _answer(self, request: Request, reply: Found) -> Answer | Failure:
         if isinstance(reply, MemoryError):
@@ -157,43 +224,67 @@ class GridTransport:
 class _Fetching:
     """Threads that ask for one message after the other, again and again, until each has come or nobody waits any more.
 
-    Flower waits for the rest of an answer that was announced. A thread which that happens to is replaced by another, so
-    that clients who never send what they announced hold up nobody else.
+    `asked` are the numbers of the messages and the clients that they went to. Who has answered, by its bell, comes
+    first. Flower waits for the rest of an answer that was announced. A thread which that happens to is replaced by
+    another, so that clients who never send what they announced hold up nobody else.
     """
 
-    def __init__(self, grid: Grid, asked: Sequence[str], largest: int, end: float, poll: float) -> None:
-        self._grid, self._largest, self.end = grid, largest, end
-        self.arrived, self.over = Queue[tuple[str, Found]](1), Event()
-        self._turns = SimpleQueue[str]()
-        for number in asked:
-            self._turns.put(number)
-        threads = min(FETCHERS, len(asked))
-        self._pause = poll * threads / max(1, len(asked))
-        for _ in range(threads):
-            self._employ()
+    def __init__(
+        self, grid: Grid, asked: Mapping[str, str], largest: int, end: float, poll: float, bells: Bells | None
+    ) -> None:
+        self._grid, self._largest, self._end, self._bells = grid, largest, end, bells
+        self._pause = max(poll, len(asked) / LOOKS)
+        self.arrived, self._over, self._changed = Queue[tuple[str, Found]](1), Event(), Condition()
+        self._numbers = {client: number for number, client in asked.items()}
+        self._due = dict.fromkeys(asked, time.monotonic() + poll)  # when to look for which
+        for _ in range(min(FETCHERS, len(asked))):
+            self._employ(self._fetch)
+        if bells is not None:
+            self._employ(self._listen)
 
-    def _employ(self) -> None:
-        Thread(target=self._work, daemon=True).start()
+    def stop(self) -> None:
+        self._over.set()
+        with self._changed:
+            self._changed.notify_all()
 
-    def _work(self) -> None:
+    def _employ(self, work: Callable[[], None]) -> None:
+        Thread(target=work, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._bells is not None
+        while not self._over.wait(LISTEN):
+            heard = [self._numbers[client] for client in self._bells.answered() if client in self._numbers]
+            with self._changed:
+                self._due |= {number: 0.0 for number in heard if number in self._due}
+                self._changed.notify_all()
+
+    def _next(self) -> str | None:
+        """The message that is to be looked for, when its time has come; None where nothing is left to do."""
+        with self._changed:
+            while not self._over.is_set() and self._due:
+                number = min(self._due, key=self._due.__getitem__)
+                if (early := self._due[number] - time.monotonic()) <= 0:
+                    del self._due[number]
+                    return number
+                self._changed.wait(early)
+        return None
+
+    def _fetch(self) -> None:
         replaced = Event()
 
         def waiting() -> None:
-            if not replaced.is_set() and not self.over.is_set():
+            if not replaced.is_set() and not self._over.is_set():
                 replaced.set()
-                self._employ()
+                self._employ(self._fetch)
 
-        limits = Limits(self._largest, self.end, waiting)
-        while not self.over.is_set() and not replaced.is_set():
-            try:
-                number = self._turns.get_nowait()
-            except Empty:
-                return
+        limits = Limits(self._largest, self._end, waiting)
+        while not replaced.is_set() and (number := self._next()) is not None:
             if (found := self._found(number, limits)) is None:
-                self.over.wait(self._pause)
-                self._turns.put(number)
+                with self._changed:
+                    self._due[number] = time.monotonic() + self._pause
+                    self._changed.notify()
                 continue
-            while not self.over.is_set():
+            while not self._over.is_set():
                 with suppress(Full):
                     self.arrived.put((number, found), timeout=1)
                     break

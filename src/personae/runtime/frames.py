@@ -19,15 +19,26 @@ _NO_FRAME = (ValueError, KeyError, TypeError, AttributeError, StopIteration, Rec
 
 
 def of_request(request: Request, coding: Coding = EXACT) -> bytes:
-    header = {
-        "task": request.task,
-        "stage": request.stage,
-        "round": request.round,
-        "client": request.client.name,
-        "index": request.client.index,
-        "source": request.client.source,
-    }
-    return _frame(header, coding.request(wire.encode(request.down, whole=coding.whole)))
+    return head_of(request) + body_of(request, coding)
+
+
+def head_of(request: Request) -> bytes:
+    """What is each client's own."""
+    return _head(
+        {
+            "task": request.task,
+            "stage": request.stage,
+            "round": request.round,
+            "client": request.client.name,
+            "index": request.client.index,
+            "source": request.client.source,
+        }
+    )
+
+
+def body_of(request: Request, coding: Coding = EXACT) -> bytes:
+    """What it is sent; it may be the same for many clients."""
+    return wire.to_bytes(coding.request(wire.encode(request.down, whole=coding.whole)))
 
 
 def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
@@ -93,8 +104,12 @@ def _base(request: Request, coding: Coding) -> Packet:
 
 
 def _frame(header: dict[str, Any], packet: Packet) -> bytes:
+    return _head(header) + wire.to_bytes(packet)
+
+
+def _head(header: dict[str, Any]) -> bytes:
     head = json.dumps(header).encode()
-    return len(head).to_bytes(4, "little") + head + wire.to_bytes(packet)
+    return len(head).to_bytes(4, "little") + head
 
 
 def _unframe(content: bytes) -> tuple[dict[str, Any], Packet]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from personae.core.algorithm import Client, KeptT, Session
+from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, Remembering
 from personae.core.message import Broadcast, ClientEvaluation, LocalState, Message, Undeclared
 from personae.core.payload import ModelState, Scalars
@@ -29,6 +30,8 @@ SEED_WORDS = {TRAIN: "train", EVALUATE: "assess"}  # other words would be other 
 class ClientHost:
     """Plays the clients of one process, one after the other, with one backbone for all of them.
 
+    `backbone` is that one, where there is one already.
+
     What a client keeps is on disk when it answers. Not `durable`, a loss of power may still take it back: then whoever
     asks must settle a round before building on it.
     """
@@ -38,13 +41,14 @@ class ClientHost:
         federation: Federation,
         device: torch.device | str = "cpu",
         *,
+        backbone: Backbone | None = None,
         durable: bool = True,
         problems: ProblemLog | None = None,
     ) -> None:
         self.federation = federation
         self.problems = problems or ProblemLog(federation.private / PROBLEMS)
         self._durable = durable
-        self.backbone = federation.backbone(device)
+        self.backbone = backbone or federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
         self._evaluated: tuple[Tensor, Embedder] | None = None
         if federation.acceleration.memory and self.backbone.device.type == "cpu":

@@ -20,6 +20,7 @@ from flwr.superlink.grid import http_grid
 
 DESCRIPTION = 1 << 20  # bytes of what is no piece of the content; an honest one has 13 kB for each gigabyte of that
 PIECE = 1 << 20  # bytes of a piece at the least, on average; Flower makes them of 5 MB
+AGAIN = 0.05, 1.0  # seconds before a piece that is not there yet is asked for again: the first time, and at the most
 ARRAY, CHUNK = Array.__qualname__, ArrayChunk.__qualname__
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError)
 """What Flower raises for pieces that do not go together: that client's failure, and nobody else's."""
@@ -66,8 +67,14 @@ def _pull(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict
             raise ValueError(f"it holds more than {limits.largest:,} bytes")
         return content
 
-    seconds = max(0.0, limits.end - time.monotonic())
-    return flower.pull_objects(pieces, pull, max_time=seconds, max_tries_per_object=None)
+    return flower.pull_objects(
+        pieces,
+        pull,
+        max_time=max(0.0, limits.end - time.monotonic()),
+        max_tries_per_object=None,
+        initial_backoff=AGAIN[0],
+        backoff_cap=AGAIN[1],
+    )
 
 
 def _inflate(object_id: str, object_contents: dict[str, bytes]) -> Any:

@@ -163,10 +163,10 @@ def test_a_plan_that_comes_with_a_request_is_asked_about(tmp_path: Path) -> None
     unknown.heard(jobs[0].text().encode())
     with pytest.raises(DataError, match="none"):  # there are no faces here, and that is looked at after the plan
         unknown.host(jobs[0])
-    assert not unknown.there.is_set()
+    assert unknown.job is None
     with pytest.raises(Refused, match="which was not accepted here"):
         unknown.host(jobs[1])
-    assert unknown.there.is_set()
+    assert unknown.job == jobs[1]
     with pytest.raises(Refused, match="was not accepted; nothing was sent"):
         unknown.heard(b"")
     assert not answers
