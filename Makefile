@@ -33,7 +33,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/hard_negatives.py
 	$(BIN)/python benchmarks/clustering.py
 	$(BIN)/python benchmarks/readers.py
-	$(BIN)/python benchmarks/flower.py
+	$(BIN)/python benchmarks/network.py rounds --clients 3 10 --megabytes 1
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky docs build/docs
