@@ -1,4 +1,4 @@
-"""How arrays travel: as they are, or over a network in half the bytes with an error that is stated."""
+"""How arrays travel: as they are, or over a network in fewer bytes with an error that is stated."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,22 @@ from torch import Tensor
 
 from personae.core.message import Message
 from personae.core.payload import Arrays, Payload
-from personae.core.wire import Packet
+from personae.core.wire import Packet, WireError
 from personae.errors import ConfigError
+
+BLOCK = 1024  # values that share a scale
+STEPS = 127  # to either side of zero
+SCALES = ":scales"  # what the array beside another is called after it
 
 
 @dataclass(frozen=True)
 class Coding:
-    """Float32 arrays as they are, or rounded to 16 bits.
+    """Float32 arrays as they are, or rounded to 16 or 8 bits.
 
-    Rounding a value moves it by at most `error` of itself. With `delta` an answer's array is sent as its difference
-    from the array of the same name in the request, where there is one: then the error is a share of the difference,
-    and what the server sends stays exact. All else (tokens, counts, figures) is exact always.
+    Rounding a value to 16 bits moves it by at most `error` of itself. With 8 bits, every `BLOCK` values share a scale,
+    which travels beside them, and the error is a share of the largest of them. With `delta` an answer's array is sent
+    as its difference from the array of the same name in the request, where there is one: then the error is a share of
+    the difference, and what the server sends stays exact. All else (tokens, counts, figures) is exact always.
 
     `whole`: a network's entries are one array, in the order of its layout, which both sides have to share.
     """
@@ -28,7 +33,10 @@ class Coding:
 
     @property
     def error(self) -> float:
-        """Of a value that is no smaller than the type's smallest normal number: the share that rounding moves it by."""
+        """The share that rounding moves a value by: of itself, if it is no smaller than the type's smallest normal
+        number, and with 8 bits of the largest value beside it."""
+        if self.dtype == torch.int8:
+            return 0.5 / STEPS
         return 0.0 if self.dtype == torch.float32 else torch.finfo(self.dtype).eps / 2
 
     def request(self, packet: Packet) -> Packet:
@@ -42,36 +50,48 @@ class Coding:
         base = request.arrays if request is not None and self.delta else {}
         if self.dtype == torch.float32:
             return packet
-        arrays = {
-            name: _plus(array.float(), base.get(name)) if array.dtype == self.dtype else array
-            for name, array in packet.arrays.items()
-        }
+        coded = {name: array for name, array in packet.arrays.items() if not name.endswith(SCALES)}
+        arrays = {name: self._restore(name, array, packet.arrays, base.get(name)) for name, array in coded.items()}
         return Packet(arrays, packet.scalars)
 
     def bytes(self, message: Message, *, answer: bool) -> dict[str, int]:
         """Payload kind -> bytes that cross of it."""
-        saved = 0 if self.delta and not answer else 4 - self.dtype.itemsize
+        exact = self.dtype == torch.float32 or (self.delta and not answer)
         total: dict[str, int] = {}
         for part in message.parts():
-            size = part.bytes - (saved * _floats(part) if saved else 0)
+            size = part.bytes - (0 if exact else sum(map(self._saved, _floats(part))))
             total[type(part).__name__] = total.get(type(part).__name__, 0) + size
         return total
+
+    def _saved(self, array: Tensor) -> int:
+        scales = 4 * _blocks(array) if self.dtype == torch.int8 else 0
+        return (4 - self.dtype.itemsize) * array.numel() - scales
 
     def _rounded(self, packet: Packet, base: Arrays) -> Packet:
         if self.dtype == torch.float32:
             return packet
-        arrays = {name: self._round(name, array, base.get(name)) for name, array in packet.arrays.items()}
+        arrays: dict[str, Tensor] = {}
+        for name, array in packet.arrays.items():
+            if array.dtype == torch.float32:
+                arrays |= self._round(name, array, base.get(name))
+            else:
+                arrays[name] = array
         return Packet(arrays, packet.scalars)
 
-    def _round(self, name: str, array: Tensor, base: Tensor | None) -> Tensor:
-        if array.dtype != torch.float32:
-            return array
+    def _round(self, name: str, array: Tensor, base: Tensor | None) -> dict[str, Tensor]:
         exact = array if base is None or base.shape != array.shape else array - base
+        if self.dtype == torch.int8:
+            return dict(zip((name, name + SCALES), _in_steps(exact), strict=True))
         rounded = exact.to(self.dtype)
         if not torch.equal(rounded.isfinite(), exact.isfinite()):
             largest = float(exact.abs().nan_to_num().max())
             raise ValueError(f"{name} holds {largest:.3g}, too large for {self.dtype}; use a coding with bf16")
-        return rounded
+        return {name: rounded}
+
+    def _restore(self, name: str, array: Tensor, arrays: Arrays, base: Tensor | None) -> Tensor:
+        if array.dtype != self.dtype or (self.dtype == torch.int8 and name + SCALES not in arrays):
+            return array
+        return _plus(_of_steps(array, arrays[name + SCALES]) if self.dtype == torch.int8 else array.float(), base)
 
 
 EXACT = Coding()
@@ -82,6 +102,7 @@ CODINGS = {
     "bf16": Coding(torch.bfloat16),
     "delta-fp16": Coding(torch.float16, delta=True),
     "delta-bf16": Coding(torch.bfloat16, delta=True),
+    "delta-int8": Coding(torch.int8, delta=True),
 }
 
 
@@ -95,6 +116,31 @@ def _plus(array: Tensor, base: Tensor | None) -> Tensor:
     return array if base is None or base.shape != array.shape else base + array
 
 
-def _floats(payload: Payload) -> int:
+def _in_steps(array: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of steps from -127 to 127, and the length of a step in each block; what is not finite stays so."""
+    blocks = _in_blocks(array)
+    scales = blocks.abs().amax(1) / STEPS
+    steps = (blocks / torch.where(scales > 0, scales, 1.0).unsqueeze(1)).round().nan_to_num().to(torch.int8)
+    return steps.flatten()[: array.numel()].reshape(array.shape), scales
+
+
+def _of_steps(steps: Tensor, scales: Tensor) -> Tensor:
+    if scales.dtype != torch.float32 or scales.shape != (_blocks(steps),):
+        raise WireError("its 8-bit numbers have no scales that fit them")
+    values = _in_blocks(steps).float() * scales.unsqueeze(1)
+    return values.flatten()[: steps.numel()].reshape(steps.shape)
+
+
+def _in_blocks(array: Tensor) -> Tensor:
+    """Rows of `BLOCK` values, with zeros after the last one."""
+    flat = array.flatten()
+    return torch.nn.functional.pad(flat, (0, _blocks(array) * BLOCK - flat.numel())).reshape(-1, BLOCK)
+
+
+def _blocks(array: Tensor) -> int:
+    return -(-array.numel() // BLOCK)
+
+
+def _floats(payload: Payload) -> list[Tensor]:
     arrays, _ = payload.pack()
-    return sum(array.numel() for array in arrays.values() if array.dtype == torch.float32)
+    return [array for array in arrays.values() if array.dtype == torch.float32]

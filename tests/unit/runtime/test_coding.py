@@ -8,20 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from personae.algorithms.fedpe import Up
+from personae.core import wire
 from personae.core.layout import Layout
 from personae.core.payload import Count, ModelState, Scalars
-from personae.core.wire import Packet
+from personae.core.wire import Packet, WireError
 from personae.errors import ConfigError
 from personae.runtime.coding import CODINGS, EXACT, coding_of
 
 ROUNDED = {name: coding for name, coding in CODINGS.items() if coding != EXACT}
+HALVES = {name: coding for name, coding in ROUNDED.items() if coding.dtype != torch.int8}
+EIGHT = CODINGS["delta-int8"]
 numbers = st.floats(-60_000, 60_000, width=32, allow_subnormal=False)
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", HALVES)
 @given(values=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20))
 def test_rounding_moves_a_value_by_no_more_than_is_stated(name: str, values: list[tuple[float, float]]) -> None:
-    coding = ROUNDED[name]
+    coding = HALVES[name]
     exact, base = torch.tensor(values).unbind(1)
     request, packet = Packet({"model/a": base}, {}), Packet({"model/a": exact}, {"samples/value": 3})
     sent = coding.request(request)
@@ -41,6 +44,57 @@ def test_rounding_moves_a_value_by_no_more_than_is_stated(name: str, values: lis
     bound = coding.error * rounded.abs().clamp(min=smallest)
     sums = 2 * torch.finfo(torch.float32).eps * torch.maximum(exact.abs(), base.abs()).double() if coding.delta else 0
     assert bool(((back.double() - exact.double()).abs() <= bound + sums).all())
+
+
+@given(values=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20), copies=st.integers(1, 300))
+def test_eight_bits_move_a_value_by_no_more_than_a_share_of_the_largest_in_its_block(
+    values: list[tuple[float, float]], copies: int
+) -> None:
+    """Blocks are found here by counting, and steps one by one."""
+    exact, base = torch.tensor(values * copies).unbind(1)
+    request = Packet({"model/a": base}, {})
+    assert EIGHT.request(request) is request
+    coded = EIGHT.answer(Packet({"model/a": exact}, {"samples/value": 3}), request)
+    assert {name: array.dtype for name, array in coded.arrays.items()} == {
+        "model/a": torch.int8,
+        "model/a:scales": torch.float32,
+    }
+    back = EIGHT.restored(coded, request)
+    assert (back.arrays.keys(), back.scalars) == ({"model/a"}, {"samples/value": 3})
+    moved = (exact - base).double()
+    for start in range(0, len(moved), 1024):
+        block = slice(start, start + 1024)
+        bound = EIGHT.error * float(moved[block].abs().max()) * 1.0001
+        sums = 2 * torch.finfo(torch.float32).eps * torch.maximum(exact.abs(), base.abs())[block].double()
+        apart = (back.arrays["model/a"][block].double() - exact[block].double()).abs()
+        assert bool((apart <= bound + sums).all())
+
+
+def test_eight_bits_of_zeros_of_what_is_not_finite_and_of_arrays_without_a_base() -> None:
+    zeros = torch.zeros(3, 5)
+    assert torch.equal(EIGHT.restored(EIGHT.answer(Packet({"w": zeros}, {}), Packet({}, {}))).arrays["w"], zeros)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        spoiled = torch.ones(2000)
+        spoiled[5] = value
+        back = EIGHT.restored(EIGHT.answer(Packet({"w": spoiled}, {}), Packet({}, {}))).arrays["w"]
+        assert not back[:1024].isfinite().all()  # it is for the firewall to refuse
+        assert torch.equal(back[1024:], spoiled[1024:])
+    rows = torch.arange(12.0).reshape(3, 4)
+    back = EIGHT.restored(EIGHT.answer(Packet({"rows": rows}, {}), Packet({}, {}))).arrays["rows"]
+    assert back.shape == rows.shape
+    assert (back - rows).abs().max() <= 11 * EIGHT.error
+
+
+@pytest.mark.parametrize(
+    "scales", [torch.ones(2), torch.ones(1, 1), torch.ones(1, dtype=torch.float64), torch.ones(0), None], ids=str
+)
+def test_steps_without_scales_that_fit_are_no_answer(scales: torch.Tensor | None) -> None:
+    arrays = {"w": torch.ones(10, dtype=torch.int8)} | ({} if scales is None else {"w:scales": scales})
+    if scales is None:  # then it is an array of another kind, which no payload declares
+        assert EIGHT.restored(Packet(arrays, {})).arrays["w"].dtype == torch.int8
+    else:
+        with pytest.raises(WireError, match="no scales that fit"):
+            EIGHT.restored(Packet(arrays, {}))
 
 
 def test_what_is_exact_is_the_packet_itself_and_tokens_are_never_rounded() -> None:
@@ -69,6 +123,10 @@ def test_bytes_are_those_of_the_arrays_as_they_travel(layout: Layout) -> None:
     assert CODINGS["fp16"].bytes(update, answer=True) == CODINGS["fp16"].bytes(update, answer=False) == half
     assert CODINGS["delta-bf16"].bytes(update, answer=True) == half
     assert CODINGS["delta-bf16"].bytes(replace(update), answer=False) == exact
+    coded = EIGHT.answer(wire.encode(update), Packet({}, {})).arrays
+    crossing = sum(array.numel() * array.itemsize for array in coded.values())
+    assert EIGHT.bytes(update, answer=True) == exact | {"ModelState": crossing}
+    assert EIGHT.bytes(update, answer=False) == exact
 
 
 def test_an_unknown_coding_is_named() -> None:
