@@ -74,7 +74,7 @@ class Guarded:
 
 
 @contextmanager
-def guarding(folder: Path, max_bytes: int = 1 << 30) -> Iterator[Guarded]:
+def guarding(folder: Path, max_bytes: int = 1 << 30, run: Path | None = None) -> Iterator[Guarded]:
     make_certificates(folder, [], ["ann", "bob"])
     server = folder / "server"
     handler = type("Recording", (SuperLink,), {"asked": []})
@@ -86,7 +86,7 @@ def guarding(folder: Path, max_bytes: int = 1 << 30) -> Iterator[Guarded]:
     thread.start()
     port, said = free_port(), list[str]()
     try:
-        with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, said.append) as gate:
+        with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, said.append, run=run) as gate:
             gate.upstream = link.server_port
             yield Guarded(gate, port, folder, handler.asked, said)
     finally:
