@@ -8,7 +8,8 @@
 `personae serve` and `personae join` are processes of this machine, and all clients of a measurement share one process
 (`join --each`) unless some of them are to be killed. What is measured is what the messages cost, not a network. Local
 training is one step on four small images. Seconds of a round are the server's own (`timing.jsonl`); the first and the
-last round are not counted. Memory is what processes hold by themselves (unique set size) when they hold the most.
+last round are not counted. Memory is what processes hold by themselves (unique set size) when they hold the most. Where
+others use the machine, too, seconds say little; seconds of its cores, of all processes of a measurement together, do.
 
 "Transfer" is the time that the payload of a round takes through one plain TLS connection over loopback, from a process
 that only writes to one that only reads. It was measured just before. Each measurement is a file in `--out`, and one
@@ -70,7 +71,7 @@ class Memory:
     """Looks once in a while at all processes that carry a mark; gives the most that they held together."""
 
     def __init__(self, *marks: str) -> None:
-        self.most, self.now = dict.fromkeys(marks, 0), dict.fromkeys(marks, 0)
+        self.most, self.now, self.work = (dict.fromkeys(marks, 0) for _ in range(3))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -84,11 +85,12 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            now = dict.fromkeys(self.most, 0)
+            now, work = dict.fromkeys(self.most, 0), dict.fromkeys(self.most, 0)
             for place in Path("/proc").glob("[0-9]*"):
                 if (mark := _mark(place)) in now:
                     now[mark] += _unique(place)
-            self.now, self.most = now, {mark: max(most, now[mark]) for mark, most in self.most.items()}
+                    work[mark] += _worked(place)
+            self.now, self.work, self.most = now, {mark: max(most, now[mark]) for mark, most in self.most.items()}
 
 
 def _mark(place: Path) -> str:
@@ -99,6 +101,14 @@ def _mark(place: Path) -> str:
     except OSError:
         pass
     return ""
+
+
+def _worked(place: Path) -> int:
+    """Ticks of a core, mostly hundredths of a second, that a process has had."""
+    try:
+        return sum(map(int, (place / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+    except OSError:
+        return 0
 
 
 def _unique(place: Path) -> int:
@@ -228,8 +238,14 @@ def measure_rounds(clients: int, megabytes: int, rounds: int) -> dict[str, Any]:
         began = time.monotonic()
         server = here.serve("--deadline", "900")
         here.join(here.names)
-        here.run(server, 3600)
-        total = time.monotonic() - began
+        worked: list[dict[str, int]] = []
+        while server.poll() is None:
+            if len(here.seconds()) > len(worked):
+                worked.append(memory.work)
+            time.sleep(0.05)
+        here.run(server, 0)
+        total, ticks, counted = time.monotonic() - began, os.sysconf("SC_CLK_TCK"), len(worked) - 1
+        cores = {mark: (worked[-1][mark] - worked[0][mark]) / ticks / counted for mark in worked[0]}
         payload = {"down": 0, "up": 0}
         for entry in here.records("ledger"):
             payload[entry["direction"]] += entry["bytes"]
@@ -245,6 +261,7 @@ def measure_rounds(clients: int, megabytes: int, rounds: int) -> dict[str, Any]:
             "payload": payload,
             "wire": {way: sum(each[way] for each in crossed) for way in payload},
             "memory": memory.most,
+            "seconds of cores in a round": cores,
             "whole run": total,
         }
 
@@ -340,17 +357,20 @@ def command_of(pid: int) -> bytes:
 
 
 def table_of_rounds(cells: dict[tuple[int, int], dict[str, Any]]) -> Iterator[str]:
-    yield "| clients | model | one process | network | overhead | transfer | target | more bytes | server | clients |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    heads = ("clients", "model", "one process", "network", "overhead", "transfer", "target", "of cores", "more bytes")
+    yield f"| {' | '.join(heads)} | memory: server | clients |"
+    yield "|---" * 11 + "|"
     for (clients, megabytes), cell in sorted(cells.items(), key=lambda entry: (entry[0][1], entry[0][0])):
         network, alone = (median(cell[name]) for name in ("network", "one process"))
         target = 1 + 1.3 * cell["transfer"]
         met = "met" if network - alone <= target else "missed"
         surplus = sum(cell["wire"].values()) / sum(cell["payload"].values()) - 1
+        cores = sum(cell["seconds of cores in a round"].values())
         held = [f"{cell['memory'][name] / 2**20:,.0f} MiB" for name in ("server", "clients")]
         yield (
             f"| {clients} | {megabytes} MB | {alone:.2f} s | {network:.2f} s | {network - alone:.2f} s | "
-            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {100 * surplus:.1f}% | {held[0]} | {held[1]} |"
+            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {cores:.1f} s | "
+            f"{100 * surplus:.1f}% | {held[0]} | {held[1]} |"
         )
 
 

@@ -42,6 +42,11 @@ class ServersBells:
     def __init__(self, run: Path) -> None:
         self._asked, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
 
+    @classmethod
+    def of(cls, run: Path) -> "ServersBells | None":
+        """None where clients reach a SuperLink without our gate: then nobody listens."""
+        return cls(run) if (run / ASKED).exists() else None
+
     def ask(self, client: str) -> None:
         self._asked.ring(client)
 

@@ -75,19 +75,22 @@ class Waiting:
     """
 
     def __init__(self, clients: Iterable[str], run: Path) -> None:
-        self._asked = {name: asyncio.Event() for name in clients}
+        self._requests = dict.fromkeys(clients, 0)  # that are there, as far as is known
+        self._rung = {name: asyncio.Event() for name in self._requests}
+        (run / ASKED).touch()  # whoever asks rings where somebody listens
         self._bell, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
 
     async def listen(self) -> None:
         while True:
             for name in self._bell.rung():
-                self.look(name)
+                self.ask(name)
             await asyncio.sleep(LISTEN)
 
-    def look(self, name: str) -> None:
-        """Let this client look by itself, now or when it comes."""
-        if name in self._asked:
-            self._asked[name].set()
+    def ask(self, name: str) -> None:
+        """There is, or may be, a request for this client."""
+        if name in self._requests:
+            self._requests[name] += 1
+            self._rung[name].set()
 
     def answered(self, name: str) -> None:
         self._answered.ring(name)
@@ -95,12 +98,13 @@ class Waiting:
     async def until_asked(self, name: str, request: Request) -> None:
         """Or for a while; ClientDisconnect where the client leaves, so that nobody gets its request in its place."""
         end = time.monotonic() + HOLD
-        while time.monotonic() < end and not self._asked[name].is_set():
+        while not self._requests[name] and time.monotonic() < end:
+            self._rung[name].clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked[name].wait(), ATTENTION)
+                await asyncio.wait_for(self._rung[name].wait(), ATTENTION)
             if await request.is_disconnected():
                 raise ClientDisconnect
-        self._asked[name].clear()
+        self._requests[name] = max(0, self._requests[name] - 1)
 
 
 class Gate:
@@ -215,8 +219,8 @@ class Gate:
         reply = await self._pass_on(traffic, request, body)
         if call == "push-messages":
             traffic.answering = True
-        if call == "activate-node" or (call == "pull-messages" and reply.body):  # there may be more
-            waiting.look(name)
+        if call == "activate-node":  # what was asked before may still be there
+            waiting.ask(name)
         return reply
 
     def _admit(self, traffic: Traffic, path: str, size: int) -> None:

@@ -22,6 +22,8 @@ from personae.runtime.excluded import Exclusions
 from personae.runtime.flower import Grid, GridTransport
 from personae.tracking import trackers, tracking
 
+OFTEN, SELDOM = 0.5, 5.0  # seconds between two looks for an answer: where nothing tells of it, and where bells do
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -62,6 +64,7 @@ def conduct(grid: Grid, out: Path) -> None:
         materials = Materials(experiment, execution)
         holdings = Absent(plan.clients, newcomers(experiment, plan.clients))
         federation = federation_of(experiment, holdings, out / "private")
+        bells = ServersBells.of(out)
         transport = GridTransport(
             federation,
             grid,
@@ -69,7 +72,8 @@ def conduct(grid: Grid, out: Path) -> None:
             coding=coding,
             max_bytes=conditions.max_bytes,
             told=plan.job.text().encode(),
-            bells=ServersBells(out),
+            bells=bells,
+            poll=SELDOM if bells else OFTEN,
         )
         out_of_it = Exclusions.of(out).names() | absent(experiment.forgotten)
         expected = [name for name in plan.clients if name not in out_of_it]

@@ -7,7 +7,7 @@ from queue import Empty, Full, Queue
 from threading import Condition, Event, Thread
 from typing import Any, Protocol
 
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
@@ -19,7 +19,7 @@ from personae.runtime.pulling import MALFORMED, Limits, within
 from personae.runtime.transport import Answer, Failure, Request
 
 FRAME = "frame"  # the record, and the array in it, that hold the bytes of an answer
-TOLD, HEAD, BODY = "told", "head", "body"  # the arrays of a request
+TOLD, HEAD = "told", "head"  # what else is in the record of a request
 FETCHERS = 8  # answers fetched at a time: they lie in memory together
 TOGETHER = 32  # messages that are announced in one call
 LOOKS = 20.0  # looks for an answer in a second at the most, whatever the number of clients
@@ -50,28 +50,32 @@ def server_app(main: Main) -> ServerApp:
 
 def wrapped(content: bytes) -> RecordDict:
     """An answer: bytes in an array, which Flower sends in pieces."""
-    return RecordDict({FRAME: ArrayRecord({FRAME: _array(content)})})
+    return RecordDict({FRAME: in_array(content)})
 
 
 def unwrapped(record: RecordDict) -> bytes:
     """The bytes of an answer; KeyError or TypeError where it is none of ours."""
-    return _bytes(record, FRAME)
+    content = record.array_records[FRAME][FRAME].data
+    if not isinstance(content, bytes):
+        raise TypeError("it holds no bytes")
+    return content
+
+
+def in_array(content: bytes) -> ArrayRecord:
+    return ArrayRecord({FRAME: Array("uint8", (len(content),), FRAME, content)})
 
 
 def asked_in(record: RecordDict) -> tuple[bytes, bytes]:
     """What a server tells about the run, and its request; KeyError or TypeError where it is none of ours."""
-    return _bytes(record, TOLD), _bytes(record, HEAD) + _bytes(record, BODY)
-
-
-def _array(content: bytes) -> Array:
-    return Array("uint8", (len(content),), FRAME, content)
-
-
-def _bytes(record: RecordDict, name: str) -> bytes:
-    content = record.array_records[FRAME][name].data
-    if not isinstance(content, bytes):
+    told, head = (record.config_records[HEAD][name] for name in (TOLD, HEAD))
+    if not isinstance(told, bytes) or not isinstance(head, bytes):
         raise TypeError("it holds no bytes")
-    return content
+    return told, head + unwrapped(record)
+
+
+def asking(told: bytes, head: bytes, body: ArrayRecord) -> RecordDict:
+    """A request: what is small and each client's own, and what may be large and the same for many."""
+    return RecordDict({HEAD: ConfigRecord({TOLD: told, HEAD: head}), FRAME: body})
 
 
 class Bells(Protocol):
@@ -90,9 +94,9 @@ class _Alike:
     Whether two requests are alike is known without a look at any number: they hold the same payloads.
     """
 
-    def __init__(self, request: Request, told: Array, coding: Coding) -> None:
+    def __init__(self, request: Request, told: bytes, coding: Coding) -> None:
         self._down, self._told = request.down, told
-        self._body = _array(frames.body_of(request, coding))
+        self._body = in_array(frames.body_of(request, coding))
         self.requests: list[Request] = []
         self.messages: list[Message] = []
 
@@ -103,9 +107,9 @@ class _Alike:
 
     def add(self, request: Request, node: int, patience: float) -> None:
         """Nobody gets it after its time."""
-        arrays = {TOLD: self._told, HEAD: _array(frames.head_of(request)), BODY: self._body}
+        content = asking(self._told, frames.head_of(request), self._body)
         self.requests.append(request)
-        self.messages.append(Message(RecordDict({FRAME: ArrayRecord(arrays)}), node, MessageType.QUERY, ttl=patience))
+        self.messages.append(Message(content, node, MessageType.QUERY, ttl=patience))
 
 
 class GridTransport:
@@ -132,7 +136,7 @@ class GridTransport:
     ) -> None:
         self._federation, self._grid, self._coding = federation, grid, coding
         self._deadline, self._max_bytes, self._poll = deadline, max_bytes, poll
-        self._told, self._bells = _array(told), bells
+        self._told, self._bells = told, bells
         self._layout = federation.backbone().layout
         self.problems = f"that client's own log, {PROBLEMS} in its --home"
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import PullObjectResponse
@@ -19,7 +19,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from fake import as_a_server  # noqa: F401 - the fixture
 from personae.runtime import node as nodes
-from personae.runtime.flower import BODY, FRAME, HEAD, TOLD, _array
+from personae.runtime.flower import asking, in_array
 from personae.runtime.node import STILL_CONNECTED, Disconnected, Node
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -38,8 +38,7 @@ class SuperLink:
         self.confirmed: list[str] = []
 
     def ask(self, told: bytes, head: bytes, body: bytes) -> Message:
-        arrays = {TOLD: _array(told), HEAD: _array(head), BODY: _array(body)}
-        message = Message(RecordDict({FRAME: ArrayRecord(arrays)}), 7, "query", ttl=60)
+        message = Message(asking(told, head, in_array(body)), 7, "query", ttl=60)
         message.metadata.__dict__["_message_id"] = message.object_id
         self.contents |= {each: thing.deflate() for each, thing in get_all_nested_objects(message).items()}
         self.waiting.append(message)
