@@ -90,7 +90,8 @@ class Memory:
                 if (mark := _mark(place)) in now:
                     now[mark] += _unique(place)
                     work[mark] += _worked(place)
-            self.now, self.work, self.most = now, {mark: max(most, now[mark]) for mark, most in self.most.items()}
+            self.now, self.work = now, work
+            self.most = {mark: max(most, now[mark]) for mark, most in self.most.items()}
 
 
 def _mark(place: Path) -> str:

@@ -169,6 +169,12 @@ class Lab(Processes):
     def join(self, client: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:
         return self.start(client, [*program, *self.joining(client, client)])
 
+    def join_all(self) -> subprocess.Popen[bytes]:
+        """All clients in one process."""
+        words = ["--certs", self.folder / "certs", "--data", self.folder / "dealt", "--home", self.homes]
+        server = f"127.0.0.1:{self.port}"
+        return self.start("all", [*PERSONAE, "join", "--each", "--accept", "all", "--server", server, *map(str, words)])
+
     def joining(self, client: str, name: str) -> list[str]:
         """To join with a client's faces, under the name of this or of another."""
         words = [

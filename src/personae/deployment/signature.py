@@ -1,4 +1,4 @@
-"""Who calls: the headers by which a SuperNode shows that it has a key, made and looked at as Flower does."""
+"""Who calls: the headers by which a client shows that it has a key, made and looked at as Flower does."""
 
 import base64
 import binascii
