@@ -197,7 +197,7 @@ def _from_weights() -> list[Table]:
     personal = {"name": "adapt", "use_public_faces": False, **with_strong_start(Adapt, {"training": budget})}
     return [
         {"name": "together", "label": "together", "rounds": PASSES_ON, "evaluate_every": 2, "algorithm": together},
-        {"name": "personal", "label": "a model of one's own", "rounds": 1, "algorithm": personal},
+        {"name": "personal", "label": "personal", "rounds": 1, "algorithm": personal},
     ]
 
 
