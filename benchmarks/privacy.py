@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal, get_args
 
 from personae.core.events import GlobalEvaluation
 from personae.experiment.config import Experiment, load_experiment
@@ -23,8 +23,10 @@ from personae.experiment.stages import StageSection
 from personae.privacy.accountant import Accountant, Budget
 from personae.report.records import read_events
 
+Unit = Literal["client", "person"]
 RECIPE, DELTA = "privacy/clients", 1e-5
 RATES = {36: 1.0, 360: 0.2, 3600: 0.06}  # who is asked in a round: more than a few hundred clients take too long here
+SILENT = 1e-6  # a multiplier: no noise
 PEOPLE = 8  # of a client, all of whose photographs it trains with
 ALL_FOR_TRAINING = ("data.private.images=4", "partition.train=1.0", "partition.test=0.0")
 FIGURES = ("heldout/accuracy", "heldout/tar@1e-01")
@@ -35,16 +37,17 @@ class Task:
     clients: int
     rate: float
     seed: int
-    epsilon: float | None = None  # None: neither bounds nor noise
-    multiplier: float = 0.0
+    unit: Unit = "client"  # what noise hides; for people without noise, each is trained for itself all the same
+    epsilon: float | None = None  # None: no noise
+    multiplier: float = SILENT
 
     @property
     def name(self) -> str:
-        return f"{self.clients}-{'none' if self.epsilon is None else f'{self.epsilon:g}'}-{self.seed}"
+        return f"{self.unit}-{self.clients}-{'none' if self.epsilon is None else f'{self.epsilon:g}'}-{self.seed}"
 
 
-def tasks(clients: list[int], epsilons: list[float], seeds: list[int]) -> list[Task]:
-    plain = [Task(number, RATES[number], seed) for number in clients for seed in seeds]
+def tasks(clients: list[int], epsilons: list[float], seeds: list[int], unit: Unit) -> list[Task]:
+    plain = [Task(number, RATES[number], seed, unit) for number in clients for seed in seeds]
     noised = [
         replace(task, epsilon=epsilon, multiplier=noise_for(epsilon, task)) for task in plain for epsilon in epsilons
     ]
@@ -76,9 +79,10 @@ def experiment(task: Task, weights: Path | None = None) -> Experiment:
     )
     federate = whole.stages[-1]
     layers: list[dict[str, Any]] = [each for each in federate.layers if each["name"] != "noise"]
-    if task.epsilon is not None:
+    if task.epsilon is not None or task.unit == "person":
         (noise,) = (each for each in federate.layers if each["name"] == "noise")
-        layers.append({**noise, "multiplier": task.multiplier, "randomness": "seed"})
+        people = {"people": {"expected": PEOPLE}} if task.unit == "person" else {}
+        layers.append({**noise, **people, "multiplier": task.multiplier, "randomness": "seed"})
     changed: StageSection = replace(
         federate, layers=tuple(layers), selection={"name": "poisson", "rate": task.rate}, evaluate_every=0
     )
@@ -106,17 +110,18 @@ def carry_out(task: Task, out: Path, execution: Execution) -> dict[str, Any]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Means over seeds: a row a number of clients, a column an epsilon."""
-    found: dict[tuple[int, float | None], list[float]] = defaultdict(list)
+    """Means over seeds: one row for each unit and number of clients, one column for each epsilon."""
+    found: dict[tuple[str, int, float | None], list[float]] = defaultdict(list)
     for line in lines:
-        found[line["clients"], line["epsilon"]].append(line["end"][1])
+        found[line["unit"], line["clients"], line["epsilon"]].append(line["end"][1])
     starts = mean(line["start"][1] for line in lines)
-    epsilons = sorted({epsilon for _, epsilon in found if epsilon is not None}, reverse=True)
-    head = ["clients", "none", *(f"epsilon {epsilon:g}" for epsilon in epsilons), "pre-trained"]
+    epsilons = sorted({epsilon for *_, epsilon in found if epsilon is not None}, reverse=True)
+    head = ["hidden", "clients", "none", *(f"epsilon {epsilon:g}" for epsilon in epsilons), "pre-trained"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for clients in sorted({clients for clients, _ in found}):
-        cells = [f"{mean(found[clients, each]):.1%}" if found[clients, each] else "" for each in (None, *epsilons)]
-        rows.append("| " + " | ".join([f"{clients:,}", *cells, f"{starts:.1%}"]) + " |")
+    for place in sorted({(unit, clients) for unit, clients, _ in found}):
+        measured = [found[*place, each] for each in (None, *epsilons)]
+        cells = [f"{mean(each):.1%}" if each else "" for each in measured]
+        rows.append("| " + " | ".join([place[0], f"{place[1]:,}", *cells, f"{starts:.1%}"]) + " |")
     return "\n".join(rows)
 
 
@@ -125,15 +130,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--clients", type=int, nargs="+", default=list(RATES))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[2.0, 8.0, 32.0])
+    parser.add_argument("--unit", choices=get_args(Unit), default="client")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     results = options.out / "results.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    done = {(line["clients"], line["epsilon"], line["seed"]) for line in lines}
-    for task in tasks(options.clients, options.epsilons, options.seeds):
-        if (task.clients, task.epsilon, task.seed) not in done:
+    done = {(line["unit"], line["clients"], line["epsilon"], line["seed"]) for line in lines}
+    for task in tasks(options.clients, options.epsilons, options.seeds, options.unit):
+        if (task.unit, task.clients, task.epsilon, task.seed) not in done:
             lines.append(carry_out(task, options.out, Execution(workers=options.workers)))
             with results.open("a") as file:
                 file.write(json.dumps(lines[-1]) + "\n")

@@ -1,9 +1,11 @@
-"""What a secret sum costs in a round: seconds and bytes, beside a plain one (25 million parameters, 40 clients).
+"""What secret sums and noise cost in a round: seconds and bytes, beside a plain one (25 M parameters, 40 clients).
 
     python benchmarks/secret_sums.py [--parameters 25_000_000] [--clients 40] [--neighbours 0] [--vanished 0.33]
 
 One client is measured, since all do the same, with as many neighbours as it has. At the server one mask and one secret
 are measured and multiplied by how many there are: that is exact in what is done, and spares the memory for all vectors.
+Noise is that of the layers `noise` (at the server, once a round) and `local-noise` (at every client), both with bounds
+on updates; neither changes what is sent.
 Clients that vanish are the expensive case, since each of them leaves a mask with every client that stays. Bytes are
 those of the contents of messages. Training and the network are not in it: over Flower each question costs about four
 seconds of waiting besides.
@@ -18,7 +20,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from personae.layers.bounding import shortened
 from personae.parts import secret_sums as sums
+from personae.parts.secret_noise import gaussian, new_key
 from personae.parts.secret_sums import PUBLIC, SEALED, SHARE, Circle
 
 
@@ -77,7 +81,13 @@ def measured(parameters: int, clients: int, neighbours: int, vanished: int, repe
         "train": len(near) * (8 + SEALED),
         "open": 8 * clients,
     }
+    key = new_key("secret", torch.Generator())
+    noising = seconds(lambda: model + gaussian(key, "update/1", parameters).mul_(0.3).float(), repeats)
+    shortening = seconds(lambda: shortened(model, 1.0), repeats)
     return {
+        "local-noise: client, s": shortening + noising,
+        "noise: client, s": shortening,
+        "noise: server, s": present * shortening + noising,  # which does not take a client's word for the bound
         **{f"client {name}, s": value for name, value in client.items()},
         "client, s": sum(client.values()),
         **{f"server {name}, s": value for name, value in server.items()},

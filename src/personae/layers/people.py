@@ -7,7 +7,8 @@ client: for each of its people p, drawn with probability q:
 Where a client's people are trained together, each of them is in what the others contribute: as a class embedding that
 is pushed away, in the statistics of a batch, in the order of random numbers. Here a contribution is of one person, of
 public faces and of the model received. So one person more or less changes the sum by no more than C, and n does not
-depend on how many there are.
+depend on how many there are. A client keeps nothing from round to round: with a layer `carry` inside, what would stay
+with a client is left as the stage began with it.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Carried, Client
-from personae.core.layer import Layered, described
+from personae.core.layer import Layered, described, innermost
 from personae.core.message import Broadcast, LocalState
 from personae.core.payload import NetworkVector
 from personae.core.rng import generator
@@ -53,7 +54,7 @@ class People:
         refused = f"layer {layer} cannot hide single people"
         if algorithm.needs_labels_of != "all":
             raise ValueError(f"{refused}: in {described(algorithm)} nobody says who is on a face")
-        if algorithm.personalizes:
+        if innermost(algorithm).personalizes:
             raise ValueError(f"{refused}: {described(algorithm)} keeps something of all people of a client together")
 
     def model(self, around: Layered, down: Broadcast, client: Client, key: Tensor, bound: float) -> NetworkVector:

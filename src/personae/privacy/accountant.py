@@ -19,9 +19,9 @@ For people of a client, neighbours differ by one person. That its client was dra
 draws are not counted. What counts is that a client draws each of its people for itself, and tells nobody: Poisson
 sampling again.
 
-Noise that clients add themselves is seen in two ways. The server sees that of one client on its update. Whoever gets
-models, or sums as the server does where a layer hides single updates, sees the noise of all who answered: at least the
-quorum, less those who may tell theirs.
+A server that gets single updates sees the noise of one client on each. Where a layer hides single updates, it gets
+sums, and in these the noise of all who answered: at least the quorum, less those who may tell theirs. Without such a
+layer the models that readers get are no plain sums, since the firewall compares updates: nothing more is claimed there.
 """
 
 import logging
@@ -239,18 +239,15 @@ class _Sight:
     @property
     def by_draws(self) -> bool:
         """Whether it helps that nobody knows who was asked."""
-        return self.against == "readers" and self.mechanism.unit == "client" and not self.summed
+        return self.against == "readers" and self.mechanism.unit == "client"
 
 
 def _sights(stage: Stage) -> list[_Sight]:
     mechanism = _mechanism(stage)
     if mechanism is None:
         return []
-    if mechanism.pooling is None:
-        return [_Sight(stage, mechanism, mechanism.against)]
-    if any(layer.hides_single_updates for layer in stage.layers):
-        return [_Sight(stage, mechanism, "server", summed=True)]
-    return [_Sight(stage, mechanism, "server"), _Sight(stage, mechanism, "readers", summed=True)]
+    hidden = any(layer.hides_single_updates for layer in stage.layers)
+    return [_Sight(stage, mechanism, mechanism.against, summed=hidden and mechanism.pooling is not None)]
 
 
 def spent(events: Iterable[Event]) -> list[PrivacySpent]:

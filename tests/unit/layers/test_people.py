@@ -163,12 +163,22 @@ def test_clients_send_their_sums_under_masks(tmp_path: Path) -> None:
     assert torch.allclose(plain.final(), hidden.final(), atol=1e-6)
 
 
+def test_statistics_that_are_not_sent_stay_as_the_stage_began(tmp_path: Path) -> None:
+    layer = Noise(norm=BOUND, multiplier=1.0, people=PEOPLE, randomness="seed")
+    rehearsal, sent = run(tmp_path, Carry(batch_norm="statistics"), layer, rounds=2)
+    assert {type(up.model).__name__ for _, up in sent.values()} == {"ModelWithoutStatistics"}
+    begin = rehearsal.federation.backbone().state()
+    views, first = (begin.layout.views(flat) for flat in (rehearsal.final(), begin.flat))
+    for name in begin.layout.names:
+        assert torch.equal(views[name], first[name]) == (name in begin.layout.statistics)
+
+
 @pytest.mark.parametrize("kind", [Noise, LocalNoise])
 class TestRefusals:
     def test_work_on_all_people_together(self, kind: Any) -> None:
         layer = kind(norm=1.0, multiplier=1.0, people=PEOPLE)
-        with pytest.raises(ValueError, match="fedpe with carry keeps something of all people of a client together"):
-            layered(FedPE(), Carry(batch_norm="statistics"), layer)
+        with pytest.raises(ValueError, match="fedfr keeps something of all people of a client together"):
+            layered(ALGORITHMS["fedfr"](use_public_faces=False), layer)
         with pytest.raises(ValueError, match="nobody says who is on a face"):
             layered(ALGORITHMS["unsupervised"](), layer)
 
