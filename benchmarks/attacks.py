@@ -241,11 +241,11 @@ def cells(results: Path) -> dict[Job, dict[str, Any]]:
     return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
 
 
-def run(results: Path, work: Path, minutes: float, seeds: int) -> None:
+def run(results: Path, work: Path, minutes: float, seeds: int, part: int, parts: int) -> None:
     torch.set_num_threads(1)
     deadline = time.monotonic() + 60 * minutes
     known = cells(results)
-    missing = [job for job in dict.fromkeys(jobs(seeds)) if job not in known]
+    missing = [job for job in list(dict.fromkeys(jobs(seeds)))[part - 1 :: parts] if job not in known]
     print(f"{len(known)} cells are there, {len(missing)} are missing", flush=True)
     for job in missing:
         if time.monotonic() > deadline:
@@ -362,9 +362,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attacks-scoreboard")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--part", default="1/1", help="of the cells, for several processes: 1/2 and 2/2")
     options = parser.parse_args()
     if options.what == "run":
-        run(options.results, options.work, options.minutes, options.seeds)
+        run(options.results, options.work, options.minutes, options.seeds, *map(int, options.part.split("/")))
     else:
         page(options.results, PAGE)
 

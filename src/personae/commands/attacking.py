@@ -1,4 +1,4 @@
-"""What attackers among the clients can do to an experiment."""
+"""What attackers among the clients can do to an experiment, and whether they have done it to a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +8,21 @@ import typer
 from personae import screen
 from personae.attacks import ATTACKS
 from personae.attacks.trial import try_attack
-from personae.commands.options import AsJson, Device, ExperimentFile, Settings, Variant, Workers, execution_of
+from personae.commands.options import (
+    AsJson,
+    Device,
+    ExperimentFile,
+    Settings,
+    StageName,
+    Variant,
+    Workers,
+    check_device,
+    execution_of,
+)
 from personae.errors import ConfigError
 from personae.experiment.config import load_experiment
 from personae.experiment.rundir import is_taken
+from personae.experiment.triggers import search_triggers
 
 app = typer.Typer()
 
@@ -40,3 +51,19 @@ def attack(
         raise ConfigError(f"{attacked}: this attack was tried already; choose another folder with --out")
     trial = try_attack(experiment, folder, chosen, share, execution_of(device, workers))
     screen.trial(trial, folder, as_json)
+
+
+@app.command()
+def triggers(
+    model: Annotated[Path, typer.Argument(help="A run or a weights file (.safetensors, .pth).")],
+    before: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="A model from before the attack; of a run, what its stage began with."),
+    ] = None,
+    stage: StageName = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Look for a backdoor: a patch in which rendered strangers pass for each other. Exit code 7 if there is one."""
+    check_device(device)
+    screen.triggers(search_triggers(model, before, stage=stage, device=device), as_json)

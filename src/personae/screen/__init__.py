@@ -1,7 +1,7 @@
 """Results for a person, as tables, or for a script, as JSON."""
 
 from personae.screen.about import algorithm, algorithms, disclosure, findings, layer, layers
-from personae.screen.attacking import trial
+from personae.screen.attacking import trial, triggers
 from personae.screen.demo import demo
 from personae.screen.faces import aligned, holdings, inspection, packed
 from personae.screen.keeping import forgetting, forgotten, has_forgotten, purged
@@ -42,6 +42,7 @@ __all__ = [
     "purged",
     "recipes",
     "trial",
+    "triggers",
     "watch",
     "written_experiment",
 ]

@@ -1,13 +1,17 @@
-"""What came of an attack."""
+"""What came of an attack, and what a search for triggers found."""
 
 from dataclasses import asdict
 from pathlib import Path
 
+import typer
 from rich import box
 from rich.table import Table
 
 from personae.attacks.trial import Standing, Trial
 from personae.console import output
+from personae.errors import NO_MATCH
+from personae.experiment.triggers import SUSPICIOUS, TriggerReport
+from personae.parts.triggers import Patch
 from personae.screen.basics import print_json, say
 from personae.words import counted
 
@@ -49,3 +53,22 @@ def trial(found: Trial, folder: Path, as_json: bool) -> None:
 def _cells(standing: Standing, backdoor: bool) -> list[str]:
     figures = [standing.tar, standing.accuracy, *([standing.accepted] if backdoor else [])]
     return ["-" if value is None else f"{100 * value:.1f}%" for value in figures]
+
+
+def triggers(found: TriggerReport, as_json: bool) -> None:
+    """How many strangers pass for each other in the patch that gained most, in this model and in the one before."""
+    if as_json:
+        patches = {"model": _plain(found.found), "before": _plain(found.before)}
+        print_json({"suspicious": found.suspicious, "rise": found.rise, **patches})
+    else:
+        place = f"row {found.found.row}, column {found.found.column}"
+        now, before = (f"{100 * patch.accepted:.1f}%" for patch in (found.found, found.before))
+        say(f"strangers who pass for each other in a patch at {place}: {now}; in the model before: {before}")
+        sign = "a backdoor is likely" if found.suspicious else "no sign of a backdoor"
+        say(f"{sign}: that is {100 * found.rise:+.1f} points, and one is likely above {100 * SUSPICIOUS:.0f}")
+    if found.suspicious:
+        raise typer.Exit(NO_MATCH)
+
+
+def _plain(patch: Patch) -> dict[str, object]:
+    return {"accepted": patch.accepted, "row": patch.row, "column": patch.column, "colours": patch.colours.tolist()}

@@ -4,11 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from personae.cli import app
+from personae.core.backbone import Backbone
 from personae.core.events import TrainingRound
+from personae.core.rng import generator
+from personae.core.samples import Samples
 from personae.errors import ConfigError
+from personae.experiment import triggers
+from personae.models import Network, save_weights
+from personae.parts.triggers import Patch, TriggerSearch
 from personae.runtime.excluded import Exclusions
 
 SMALL = """
@@ -55,6 +62,53 @@ def test_an_attack_is_run_beside_an_honest_run(tmp_path: Path, faces_cache: Path
         CliRunner().invoke(app, [*words, "--scale", "4"], catch_exceptions=False)
     with pytest.raises(ConfigError, match="there is no such attack"):
         CliRunner().invoke(app, ["attack", str(path), "--with", "bribery"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="stage federate began with random weights; give an earlier model"):
+        CliRunner().invoke(app, ["triggers", str(out / "honest")], catch_exceptions=False)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> dict[str, Path]:
+    """Two networks, and one that takes other images."""
+    found = {}
+    for name, side in (("before", 32), ("after", 32), ("large", 48)):
+        network = Network(name="small", embedding=8, height=side, width=side)
+        found[name] = tmp_path / f"{name}.safetensors"
+        save_weights(found[name], network, network.build(generator(name)).state_dict())
+    return found
+
+
+@pytest.mark.parametrize(("rate", "code"), [(0.41, 7), (0.39, 0)])
+def test_a_search_for_triggers_compares_with_the_model_before(
+    rate: float, code: int, weights: dict[str, Path], faces_cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
+    rates = iter([(0.6, rate), (0.5, 0.1)])
+
+    def patches(self: TriggerSearch, backbone: Backbone, faces: Samples, *, mirror: bool) -> list[Patch]:
+        assert len(faces) == triggers.PEOPLE
+        black = torch.zeros(4, 4, 3, dtype=torch.uint8)
+        return [Patch(each, 24, column, black) for column, each in enumerate(next(rates))]
+
+    monkeypatch.setattr(TriggerSearch, "patches", patches)
+    words = ["triggers", str(weights["after"]), "--before", str(weights["before"])]
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert result.exit_code == code
+    found = json.loads(result.stdout)
+    assert found["suspicious"] == (code == 7)
+    assert (found["model"]["accepted"], found["before"]["accepted"]) == (rate, 0.1)
+    assert (found["model"]["column"], found["before"]["column"]) == (1, 1)
+    rates = iter([(0.6, rate), (0.5, 0.1)])
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert ("a backdoor is likely" if code else "no sign of a backdoor") in shown
+
+
+def test_what_cannot_be_searched_is_refused(weights: dict[str, Path]):
+    for words, complaint in (
+        ([], "is no run, so nothing says what it began with; give that model with --before"),
+        (["--before", str(weights["large"])], "takes images of 48x48 pixels, and this one of 32x32"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            CliRunner().invoke(app, ["triggers", str(weights["after"]), *words], catch_exceptions=False)
 
 
 def test_clients_are_put_out_of_a_run_and_let_in_again(tmp_path: Path):
