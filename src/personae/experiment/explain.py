@@ -12,6 +12,14 @@ from pydantic import BaseModel, ValidationError
 
 from personae.experiment.renamed import replacement
 
+_PLAIN = {  # pydantic's words, and those of the reference
+    "Input should be": "this should be",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text in quotes",
+    "a valid list": "a list",
+}
 _MISSPELT = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -33,7 +41,8 @@ def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = N
     if first["type"] in ("missing", "missing_argument"):
         return f"{place}: this is missing{more}"
     text = first["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
-    text = text.replace("Input should be", "this should be", 1)
+    for theirs, plain in _PLAIN.items():
+        text = text.replace(theirs, plain, 1)
     return f"{place}: {text}, not {first['input']!r}{more}" if _is_plain(first["input"]) else f"{place}: {text}{more}"
 
 

@@ -26,7 +26,7 @@ def varied(raw: Mapping[str, Any], variant: str, origin: str) -> dict[str, Any]:
     if not isinstance(known, dict) or not all(isinstance(each, dict) for each in known.values()):
         raise ConfigError(f"{origin}: {VARIANTS} is a table of tables, one for each variant")
     if variant not in known:
-        advice = nearest(variant, known) if known else "; the file holds none"
+        advice = nearest(variant, known) if known else "; this experiment has no variants"
         raise ConfigError(f"{origin}: there is no variant {variant!r}{advice}")
     place = f"{origin}: {VARIANTS}.{variant}"
     changes = {key: value for key, value in known[variant].items() if key != "until"}

@@ -32,7 +32,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
         try:
             found = read_run(folder)
         except (ConfigError, DataError) as error:
-            notes.append(Note(f"{name} is left out. {error}.", "warning"))
+            notes.append(Note(f"Left out: {error}.", "warning"))
             continue
         best = verdict(found).best
         if best is None:

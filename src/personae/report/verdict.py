@@ -280,8 +280,8 @@ def _who_won(best: Model | None, baseline: Model | None, question: Question | No
         return (f"{what}. {other}: {NOISE} ({gain.points} points, {gain.bounds}).",)
     more = "more" if gain.value > 0 else "less"
     return (
-        f"{what}. That is {abs(100 * gain.value):.1f} points {more} than {_quoted(baseline)} "
-        f"({_share(baseline, question)}), and the difference is not noise ({gain.bounds}).",
+        f"{what}, {abs(100 * gain.value):.1f} points {more} than {_quoted(baseline)} "
+        f"({_share(baseline, question)}). This is not noise ({gain.bounds}).",
     )
 
 

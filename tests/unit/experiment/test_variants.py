@@ -120,7 +120,7 @@ def test_mistakes_are_one_clear_line(file: Path, line: str, variant: str, compla
 def test_a_file_without_variants_says_so(file: Path):
     file.write_text(FILE.split("[variants]")[0])
     assert load_variants(file) == {}
-    with pytest.raises(ConfigError, match="the file holds none"):
+    with pytest.raises(ConfigError, match="this experiment has no variants"):
         load_experiment(file, variant="half")
 
 

@@ -41,8 +41,8 @@ def test_the_second_run_is_compared_with_the_first_pair_by_pair(pair):
     assert (row.gain.interval.low, row.gain.interval.high) == pytest.approx((gains[4], gains[194]))
     assert found.verdict.baseline.label == "one: federated"
     assert found.verdict.sentences == (
-        "“other: federated” is the best method: it recognises 55.0% of new people at 1% false accepts. That is 5.0 "
-        f"points more than “one: federated” (50.0%), and the difference is not noise ({row.gain.bounds}).",
+        "“other: federated” is the best method: it recognises 55.0% of new people at 1% false accepts, 5.0 "
+        f"points more than “one: federated” (50.0%). This is not noise ({row.gain.bounds}).",
     )
 
 
@@ -82,7 +82,7 @@ def test_damaged_unfinished_and_missing_runs_get_a_line_each(pair, tmp_path):
     found = compare([*pair, broken, empty, tmp_path / "nowhere"])
     texts = [note.text for note in found.notes]
     assert texts[0] == "other is not finished (central); its figures are provisional."
-    assert texts[1].startswith(f"broken is left out. {broken / 'metrics.jsonl'}, line 1, cannot be read")
+    assert texts[1].startswith(f"Left out: {broken / 'metrics.jsonl'}, line 1, cannot be read")
     assert texts[2] == "empty is left out: nothing has been evaluated in it yet."
     assert "nowhere: there is no such folder" in texts[3]
     with pytest.raises(ConfigError, match="needs two runs that can be read, not 1"):

@@ -43,8 +43,8 @@ def test_a_difference_of_resamples_is_smaller_than_what_they_share(folder):
     assert found.best.label == "federated"
     assert found.baseline.role is Role.START
     assert found.sentences[0].startswith(
-        "“federated” is the best method: it recognises 50.0% of new people at 1% false accepts. That is 10.0 points "
-        "more than “pre-trained” (40.0%), and the difference is not noise (95% interval "
+        "“federated” is the best method: it recognises 50.0% of new people at 1% false accepts, 10.0 points "
+        "more than “pre-trained” (40.0%). This is not noise (95% interval "
     )
 
 
