@@ -163,7 +163,7 @@ def test_what_is_no_selection_is_one_line() -> None:
     Path("guest.toml").write_text(
         'name = "x"\nextends = "quick"\n[stages.federate]\nselection = { name = "damped:Damped" }\n'
     )
-    with pytest.raises(ConfigError, match=r"the selection damped:Damped is no subclass of personae\.Selection"):
+    with pytest.raises(ConfigError, match=r"the selection damped:Damped is not a subclass of personae\.Selection"):
         load_experiment("guest.toml")
 
 

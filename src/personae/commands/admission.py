@@ -36,7 +36,7 @@ def _known(run: Path) -> list[str]:
     if plan.is_file():
         return list(json.loads(plan.read_text())["clients"])
     if not records.is_file():
-        raise ConfigError(f"{run}: there is no run here")
+        raise ConfigError(f"{run}: there is no run here; give the folder of a run, such as runs/quick")
     found: dict[str, None] = {}
     with records.open("rb") as lines:
         for event in events(lines, records):

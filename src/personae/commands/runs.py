@@ -141,7 +141,9 @@ def run(
         chosen += "".join(f" {option} {value}" for option, value in given.items() if value and option != "--to")
         chosen += " --yes" + (" --unlabelled" if unlabelled else "")
     elif on_faces:
-        raise ConfigError(f"{', '.join(on_faces)}: these go with a folder of faces; an experiment file says all itself")
+        raise ConfigError(
+            f"{', '.join(on_faces)}: these go with a folder of faces; an experiment file has its own settings"
+        )
     else:
         experiment = load_experiment(path, settings or [], variant).handled(handling)
     if dry_run:

@@ -52,7 +52,7 @@ class Registry(Mapping[str, type[KindT]], Generic[KindT]):
         if not (
             isinstance(kind, type) and issubclass(kind, self.base) and isinstance(getattr(kind, "name", None), str)
         ):
-            raise ConfigError(f"{what} is no subclass of personae.{self.base.__name__} with a `name`")
+            raise ConfigError(f"{what} is not a subclass of personae.{self.base.__name__} with a `name`")
         return kind
 
 

@@ -152,7 +152,7 @@ def predecessors(recipe: Recipe) -> dict[str, str | None]:
         if stage.name in found:
             raise ConfigError(f"two stages are called {stage.name}; give each a name of its own")
         if stage.after and stage.after not in found:
-            raise ConfigError(f"stage {stage.name}: after = {stage.after!r} is no earlier stage")
+            raise ConfigError(f"stage {stage.name}: after = {stage.after!r} is not an earlier stage")
         before = recipe[position - 1].name if position else None
         found[stage.name] = before if stage.after is None else stage.after or None
     return found

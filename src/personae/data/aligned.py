@@ -219,7 +219,7 @@ class _Journal:
         self.done: dict[str, dict[str, Any]] = {}
         self._lines: list[str] = []
         if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder}: is there, and is no folder; choose another")
+            raise ConfigError(f"{folder}: exists, and is not a folder; choose another")
         if not self.file.exists():
             if folder.exists() and any(folder.iterdir()):
                 raise ConfigError(f"{folder}: has other things in it; choose a new folder")

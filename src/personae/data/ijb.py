@@ -101,7 +101,7 @@ def _landmarks(file: Path, images: Sequence[str]) -> NDArray[np.float64] | None:
     try:
         points = np.array([row[1:11] for row in rows], dtype=np.float64)
     except ValueError as error:
-        raise DataError(f"{file}: a coordinate is no number; download the file again") from error
+        raise DataError(f"{file}: a coordinate is not a number; download the file again") from error
     return points.reshape(-1, 5, 2)
 
 
@@ -134,7 +134,7 @@ def _numbers(rows: list[list[str]], file: Path) -> Rows:
         return np.array(rows, dtype=np.int64).T
     except ValueError as error:
         raise DataError(
-            f"{file}: a template, medium, subject or label is no number; download the file again"
+            f"{file}: a template, medium, subject or label is not a number; download the file again"
         ) from error
 
 

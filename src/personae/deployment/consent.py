@@ -132,5 +132,7 @@ def accepted_of(words: Sequence[str]) -> frozenset[str]:
     """What --accept says."""
     for word in words:
         if word != ALL and not (len(word) == 32 and set(word) <= set("0123456789abcdef")):
-            raise ConfigError(f"--accept {word}: this is no digest of a plan; join without it shows the plan")
+            raise ConfigError(
+                f"--accept {word}: this is not the digest of a plan; join without --accept to see the plan"
+            )
     return frozenset(words)

@@ -67,7 +67,9 @@ def audit_run(
     wanted = [stage for stage in grounds.finished() if not stages or stage.name in stages]
     if unknown := set(stages) - {stage.name for stage in wanted}:
         names = ", ".join(stage.name for stage in grounds.finished()) or "none"
-        raise ConfigError(f"{run}: {min(unknown)} is no finished stage in which clients take part; there are {names}")
+        raise ConfigError(
+            f"{run}: {min(unknown)} is not a finished stage in which clients take part; there are {names}"
+        )
     if not wanted:
         raise ConfigError(f"{run}: no stage in which clients take part is finished; resume the run, then audit it")
     findings: list[Finding] = []

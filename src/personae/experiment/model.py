@@ -92,7 +92,7 @@ def load_state(
     _require_no_home(model, run, personal, data)
     if not model.is_dir():
         if stage is not None or client is not None:
-            raise ConfigError(f"--stage and --client go with a run, and {model} is none")
+            raise ConfigError(f"--stage and --client go with a run, and {model} is not a run")
         if not model.exists():
             raise DataError(f"{model}: no such file or folder; give a run, a client's home or a weights file")
         return load_weights(model, network)
@@ -111,7 +111,7 @@ def load_state(
 
 def _require_no_home(model: Path, run: str | None, personal: bool, data: str | Path | None) -> None:
     if run is not None or personal or data is not None:
-        raise ConfigError(f"--run, --personal and --data go with the home of a client, and {model} is none")
+        raise ConfigError(f"--run, --personal and --data go with the home of a client, and {model} is not one")
 
 
 def _digest(network: Network, state: Mapping[str, Tensor], mirror: bool) -> str:

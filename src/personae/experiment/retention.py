@@ -46,7 +46,9 @@ class Retention(Section):
 def duration(text: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,5})([hdwy])", text)
     if not found:
-        raise ConfigError(f"{text!r} is no time; write a number of hours, days, weeks or years: 12h, 90d, 8w, 2y")
+        raise ConfigError(
+            f"{text!r} is not a duration; write a number of hours, days, weeks or years: 12h, 90d, 8w, 2y"
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -25,7 +25,7 @@ def read_secret(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: this secret cannot be read ({error}); personae secret makes one") from error
     if len(secret) < SHORTEST or is_concealed(secret):
-        raise ConfigError(f"{path}: this is no secret of at least {SHORTEST} characters; personae secret makes one")
+        raise ConfigError(f"{path}: this is not a secret of at least {SHORTEST} characters; personae secret makes one")
     return secret
 
 

@@ -70,7 +70,9 @@ def _patches(model: Model, faces: Samples, search: TriggerSearch, path: str | Pa
 def _beginning(run: Path, stage: str | None, device: str) -> Model:
     """The model that a stage of a run began with."""
     if not (run / "config.json").is_file():
-        raise ConfigError(f"{run}: is no run, so nothing says what it began with; give that model with --before")
+        raise ConfigError(
+            f"{run}: this is not a run, so nothing says what it began with; give that model with --before"
+        )
     experiment = parse_experiment(read_run(run).config, str(run / "config.json"))
     chosen = finished_stage(run, stage)
     earlier = predecessors(experiment.recipe)[chosen]

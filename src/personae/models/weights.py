@@ -93,7 +93,7 @@ def save_weights(path: Path, network: Network, state: Mapping[str, Tensor]) -> N
 def _read(path: Path) -> tuple[object, str | None]:
     """What the file holds, and its note of the network, if it has one."""
     if path.exists() and not path.is_file():  # a pipe or a device never ends
-        raise DataError(f"{path}: cannot be read (it is no plain file); give the path of a weights file")
+        raise DataError(f"{path}: cannot be read (it is not a plain file); give the path of a weights file")
     try:
         with path.open("rb") as file:
             header, size = int.from_bytes(file.read(8), "little"), file.seek(0, 2)

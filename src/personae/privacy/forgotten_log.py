@@ -114,7 +114,7 @@ def operator_key(path: Path | None = None) -> "Ed25519PrivateKey":
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{place}: not a private key without a password, in PEM ({error})") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{place}: this is no Ed25519 key; make one with: openssl genpkey -algorithm ed25519")
+        raise ConfigError(f"{place}: this is not an Ed25519 key; make one with: openssl genpkey -algorithm ed25519")
     return key
 
 

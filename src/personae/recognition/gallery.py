@@ -307,7 +307,7 @@ def checked_name(name: str) -> str:
     """As it is kept."""
     plain = _plain(name)
     if not plain or len(plain) > MAX_NAME or not plain.isprintable():
-        raise ConfigError(f"{plain[:MAX_NAME]!r} is no name; give 1 to {MAX_NAME} printable characters")
+        raise ConfigError(f"{plain[:MAX_NAME]!r} is not a valid name; give 1 to {MAX_NAME} printable characters")
     return plain
 
 

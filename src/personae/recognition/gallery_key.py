@@ -45,7 +45,7 @@ def known_key(gallery: Path) -> bytes:
     if found.st_mode & 0o007:
         raise ConfigError(f"{path}: others on this machine may use this key; chmod 600 {path}")
     if len(key) != _BYTES:
-        raise ConfigError(f"{path}: this is no key of a gallery; restore it from a copy")
+        raise ConfigError(f"{path}: this is not the key of a gallery; restore it from a copy")
     return key
 
 

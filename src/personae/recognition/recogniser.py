@@ -76,7 +76,7 @@ class Recogniser:
 
     def _known(self) -> Gallery:
         if self.gallery is None:
-            raise ConfigError("nobody is known without a gallery; give one")
+            raise ConfigError("this needs a gallery; give one")
         return self.gallery
 
 

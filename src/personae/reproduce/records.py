@@ -37,7 +37,7 @@ class Records:
                 try:
                     found._add(json.loads(line))
                 except (ValueError, KeyError, TypeError) as error:
-                    raise DataError(f"{path}: line {number} is no record of a run ({error!r})") from error
+                    raise DataError(f"{path}: line {number} is not a record of a run ({error!r})") from error
         return found
 
     def _add(self, line: Mapping[str, Any]) -> None:

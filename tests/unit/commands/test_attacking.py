@@ -104,7 +104,7 @@ def test_a_search_for_triggers_compares_with_the_model_before(
 
 def test_what_cannot_be_searched_is_refused(weights: dict[str, Path]):
     for words, complaint in (
-        ([], "is no run, so nothing says what it began with; give that model with --before"),
+        ([], "this is not a run, so nothing says what it began with; give that model with --before"),
         (["--before", str(weights["large"])], "takes images of 48x48 pixels, and this one of 32x32"),
     ):
         with pytest.raises(ConfigError, match=complaint):

@@ -159,7 +159,7 @@ def test_other_options_or_images_need_another_folder(tmp_path: Path) -> None:
         align_faces(faces, tmp_path, landmarks=landmarks)
     with pytest.raises(ConfigError, match="lies in"):
         align_faces(faces, faces / "out", landmarks=landmarks)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         align_faces(faces, landmarks, landmarks=landmarks)
     (tmp_path / "out" / "alignment.jsonl").write_text("no journal\n")
     with pytest.raises(DataError, match=r"alignment.jsonl: not a journal"):

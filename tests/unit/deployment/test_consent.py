@@ -145,7 +145,7 @@ def test_a_damaged_memory_is_named(tmp_path: Path) -> None:
 
 def test_only_digests_can_be_accepted() -> None:
     assert accepted_of([digest_of(JOB), "all"]) == {digest_of(JOB), ALL}
-    with pytest.raises(ConfigError, match="--accept yes: this is no digest"):
+    with pytest.raises(ConfigError, match="--accept yes: this is not the digest"):
         accepted_of(["yes"])
 
 

@@ -261,7 +261,7 @@ def test_clients_share_a_secret_of_which_the_server_has_a_digest_alone(tmp_path:
 @pytest.mark.parametrize("content", ["", "short", "scrypt:0123456789abcdef0123456789"])
 def test_what_is_no_secret_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "secret").write_text(content)
-    with pytest.raises(ConfigError, match="secret: this is no secret of at least 16 characters"):
+    with pytest.raises(ConfigError, match="secret: this is not a secret of at least 16 characters"):
         read_secret(tmp_path / "secret")
     with pytest.raises(ConfigError, match="absent: this secret cannot be read"):
         read_secret(tmp_path / "absent")

@@ -98,7 +98,7 @@ def test_faces_without_pairs(tmp_path):
         ("0 3\n", "the first line is '0 3'"),
         ("2 2\nann 1 2\n", "1 pair, but the first line says 2 folds of 2"),
         ("1 1\nann 1\n", "line 2: 2 words"),
-        ("1 1\nann 1 2\nann one bob 2\n", "line 3: 'one' is no number"),
+        ("1 1\nann 1 2\nann one bob 2\n", "line 3: 'one' is not the number"),
         ("1 1\nann 1 2\nann 1 dan 2\n", "line 3: there is no image dan/dan_0002"),
     ],
 )

@@ -247,7 +247,7 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
     assert not (out / "public").exists()  # features of public faces are nobody's result
     text = page.read_text()
     assert "1:N TPIR at FPIR 10% (paper) of 4 clients" in text
-    assert "1:1 and 1:N are among the test images of everybody" in text
+    assert "1:1 and 1:N compare with the test images of everybody" in text
     rows = [f'<th scope="row">tuned, {kind}</th>' for kind in ("global", "personal")]
     assert text.index(rows[0]) < text.index(rows[1])
     summary = json.loads((out / "summary.json").read_text())["stages"]

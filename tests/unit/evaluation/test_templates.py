@@ -54,7 +54,7 @@ def test_without_the_files_of_1_to_n(tmp_path):
     [
         ({"face_tid_mid": None}, "tid_mid.txt: cannot be read"),
         ({"face_tid_mid": "1.jpg 7\n"}, "line 1: 2 words, not 3"),
-        ({"face_tid_mid": "1.jpg seven 1\n"}, "is no number"),
+        ({"face_tid_mid": "1.jpg seven 1\n"}, "is not a number"),
         ({"template_pair_label": "7 3 2\n"}, "neither 0 nor 1"),
         ({"template_pair_label": "7 8 1\n"}, "template 8 is compared, but has no image"),
         ({"1N_gallery_G2": None}, "gallery_G2.csv: cannot be read .* belong together"),
@@ -122,7 +122,7 @@ def test_landmarks_belong_to_the_images_in_their_order(tmp_path):
     assert found[1].tolist() == [[20, 21], [22, 23], [24, 25], [26, 27], [28, 29]]
     for text, message in (
         (LANDMARKS.replace("2.jpg", "9.jpg"), "not the images of the list"),
-        (LANDMARKS.replace("20 ", "x "), "a coordinate is no number"),
+        (LANDMARKS.replace("20 ", "x "), "a coordinate is not a number"),
         (LANDMARKS.replace(" 0.9", "", 1), "line 1: 11 words"),
     ):
         (tmp_path / "ijbc_name_5pts_score.txt").write_text(text)

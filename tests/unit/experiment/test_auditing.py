@@ -101,4 +101,4 @@ def test_what_cannot_be_audited_is_said_in_a_line(run: Path, tmp_path: Path) -> 
     assert [attack.name for attack in attacks_called(["all"])] == list(PRIVACY_ATTACKS)
     ended = CliRunner().invoke(app, ["audit", str(run), "--stage", "rws"])
     assert isinstance(ended.exception, ConfigError)
-    assert "rws is no finished stage" in str(ended.exception)
+    assert "rws is not a finished stage" in str(ended.exception)

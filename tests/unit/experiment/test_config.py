@@ -169,7 +169,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
             r"stages\.federate\.server: decay goes with average = 'exponential'",
         ),
         (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
-        (set_at("stages", 0, "after", value="later"), "'later' is no earlier stage"),
+        (set_at("stages", 0, "after", value="later"), "'later' is not an earlier stage"),
         (set_at("stages", 0, "name", value="../escape"), r"stage .*escape.: a name begins with a letter"),
         (set_at("stages", value=[]), "at least one of"),
         (set_at("data", "private", "idents", value=3), r"data\.private\.idents: .* did you mean identities\?"),

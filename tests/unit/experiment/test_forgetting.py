@@ -443,7 +443,7 @@ def test_noise_is_never_used_for_two_sums(execution: Execution, tmp_path: Path) 
     lost = next(name for (name,) in filter(None, asked) if asked.index((name,)) >= 2)
     planned = plan(run, execution, lost)
     assert planned.rounds == {"pretrain": 2}
-    assert planned.how.endswith("for whoever has the models before and after, the epsilons of both add up")
+    assert planned.how.endswith("for somebody who has the models before and after, the epsilons of both add up")
 
 
 def test_secrets_that_a_run_does_not_keep_are_asked_for(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def test_groups_that_are_wrong(root, tmp_path):
     text = file.read_text()
     for changed, message in (
         (text.replace("m.100\t1\t2", "m.100\t1"), "line 1: 2 words"),
-        (text.replace("m.100\t1\t2", "m.100\tone\t2"), "'one' is no number"),
+        (text.replace("m.100\t1\t2", "m.100\tone\t2"), "'one' is not the number"),
         (text.replace("m.100\t1\t2", "m.100\t1\t7"), "m.100_0007.jpg .no such file"),
         ("", "lists no pairs"),
         (text.replace("m.100\t1\t2\n", ""), "do not make 10 equal folds"),

@@ -104,7 +104,7 @@ def test_an_algorithm_of_ones_own_runs_with_workers_and_is_reported_and_exported
 def test_a_registered_algorithm_is_known_by_its_name(folder: Path) -> None:
     assert personae("run", "registered.toml", "--workers", "1", "--out", "run").exit_code == 0
     assert RunResult("run").model().height == 32
-    assert "damped: Federated averaging with a damped server." in personae("algorithms").stdout
+    assert "damped Federated averaging with a damped server." in " ".join(personae("algorithms").stdout.split())
     assert "damped" in personae("disclose").stdout
 
 
@@ -121,7 +121,7 @@ def test_its_parameters_are_checked_and_explained_like_any_other(folder: Path) -
     [
         ("nomodule:Damped", "nomodule:Damped cannot be imported from here: No module named 'nomodule'"),
         ("mymethod:Damp", "mymethod:Damp cannot be imported from here"),
-        ("mymethod:Nothing", "mymethod:Nothing is no subclass of personae.Algorithm"),
+        ("mymethod:Nothing", "mymethod:Nothing is not a subclass of personae.Algorithm"),
         ("dampd", "stages.federate.algorithm.name is 'dampd'; did you mean damped?"),
         ("a:b:c", "a:b:c"),
         (":", ":"),

@@ -203,7 +203,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pipe", "pipe.pth", "pipe.safetensors"])
 def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name}: cannot be read \(it is no plain file\)"):
+    with pytest.raises(DataError, match=rf"{name}: cannot be read \(it is not a plain file\)"):
         load_weights(tmp_path / name)
 
 

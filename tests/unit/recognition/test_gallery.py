@@ -126,7 +126,7 @@ class _Row:
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 201, "\0"])
 def test_names_that_are_none(path: Path, name: str) -> None:
-    with Gallery.open(path) as known, pytest.raises(ConfigError, match=" is no name; give 1 to 200 printable"):
+    with Gallery.open(path) as known, pytest.raises(ConfigError, match=" is not a valid name; give 1 to 200 printable"):
         known.add(name, drawn(1))
 
 

@@ -146,7 +146,7 @@ def by_kind(pairs: Sequence[ListedPair], source: Path) -> list[ListedPair]:
 
 def lfw_image(name: str, number: str, where: str) -> str:
     if not number.isdecimal():
-        raise DataError(f"{where}: {number!r} is no number of an image of {name}; correct the line")
+        raise DataError(f"{where}: {number!r} is not the number of an image of {name}; correct the line")
     return f"{name}/{name}_{int(number):04}"
 
 
