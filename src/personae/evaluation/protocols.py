@@ -40,6 +40,7 @@ TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 DISTRACTOR_FPRS = (1e-6,)
 RANKS = (1, 5, 10)
 LEVEL = 0.95  # of intervals
+UNEVENNESS = ("fmr_gap", "fnmr_gap", "fmr_ratio", "fnmr_ratio", "fmr_gini", "fnmr_gini")  # of the errors of groups
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ NO_GAPS = Gaps()
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1.
+    """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1, but for ratios.
 
     Curve and histogram are missing where there are too many pairs to go through all of them.
     """
@@ -175,7 +176,8 @@ class PairBenchmark(_OnePart):
 class GroupBenchmark(_OnePart):
     """Groups of people with pairs of their own, as RFW has them; the labels of the samples are identities.
 
-    Accuracy of each group in its own folds, and its errors at one threshold for all groups.
+    Accuracy of each group in its own folds, and its errors at one threshold for all groups. Ratios are left out where
+    the best group has no error: nothing is so many times as much as none.
     """
 
     name: str
@@ -197,9 +199,8 @@ class GroupBenchmark(_OnePart):
         for far in self.fars:
             rates = group_rates(scores, far, resamples=self.resamples)
             match, non_match = rate_name("fmr", far), rate_name("fnmr", far)
-            metrics |= {
-                rate_name(name, far): getattr(rates, name) for name in ("fmr_gap", "fnmr_gap", "fmr_gini", "fnmr_gini")
-            }
+            unevenness = {rate_name(name, far): getattr(rates, name) for name in UNEVENNESS}
+            metrics |= {name: value for name, value in unevenness.items() if math.isfinite(value)}
             for name, each in rates.groups.items():
                 groups[name] |= {match: each.fmr, non_match: each.fnmr}
                 for metric, bounds in ((match, each.fmr_interval), (non_match, each.fnmr_interval)):

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from personae.data import FaceSamples, FaceSet, Partition, Split, join_faces, open_faces, synthetic_faces
 from personae.data.clients import PartitionedFaces
@@ -15,7 +16,7 @@ from personae.data.readers.naming import named_layout
 from personae.data.unlabelled import without_labels
 from personae.errors import DataError
 from personae.evaluation.pairs import Pairs
-from personae.evaluation.protocols import Benchmark
+from personae.evaluation.protocols import Benchmark, GroupBenchmark
 from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
@@ -23,6 +24,7 @@ from personae.experiment.forgotten import without
 from personae.experiment.sources import SYNTHETIC, Source
 
 RESAMPLES, MOST_RESAMPLED = 200, 10_000
+POPULATIONS = "heldout/populations"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,22 @@ class Materials:
                 ) from error
             found.append(_benchmark(name, samples, options.fars, pairs))
         return found
+
+    def populations(self) -> GroupBenchmark | None:
+        """Held-out people of several domains as groups: how evenly errors are spread at one threshold for all."""
+        if self.heldout is None:
+            return None
+        options, samples, groups = self.experiment.evaluation, self.heldout.samples(), {}
+        for name, rows in _domains(self.heldout, np.arange(len(self.heldout))).items():
+            places = torch.from_numpy(rows)
+            pairs = sample_pairs(
+                samples.labels[places],
+                folds=options.folds,
+                pairs_per_fold=options.pairs_per_fold,
+                seed=self.experiment.seed,
+            )
+            groups[name] = replace(pairs, left=places[pairs.left], right=places[pairs.right])
+        return GroupBenchmark(POPULATIONS, samples, groups, options.fars) if groups else None
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
         if self.heldout is None:

@@ -13,7 +13,7 @@ from personae.experiment.sources import SYNTHETIC
 from personae.files import write_text
 from personae.privacy.disclosure import descriptions, warning
 from personae.report.records import Run
-from personae.report.table import DEVIATION
+from personae.report.table import DEVIATION, figure_cell
 from personae.words import counted
 
 FORMAT = 1
@@ -248,7 +248,7 @@ def _closing(card: Mapping[str, Any]) -> Iterator[str]:
 
 def _figure(metrics: Mapping[str, float], metric: str) -> str:
     deviation = metrics.get(metric + DEVIATION)
-    return f"{100 * metrics[metric]:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+    return figure_cell(metric, metrics[metric]) + ("" if deviation is None else f" ± {100 * deviation:.2f}")
 
 
 def _interval(interval: Mapping[str, float] | None) -> str:

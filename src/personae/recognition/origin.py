@@ -8,7 +8,7 @@ from typing import Any
 
 from personae.core.samples import Samples, is_labelled
 from personae.errors import DataError
-from personae.evaluation.protocols import Benchmark, EvaluationProtocol
+from personae.evaluation.protocols import Benchmark, EvaluationProtocol, GroupBenchmark
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.home import OwnRun, is_home, own_run
@@ -62,7 +62,11 @@ class OfRun(Origin):
     ) -> list[EvaluationProtocol]:
         """The run's own; one client's model has nothing to do with the faces of the others."""
         materials = Materials(self.experiment, Execution(progress=progress))
-        found = materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks()
+        found: list[Benchmark | GroupBenchmark] = [
+            *(materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks())
+        ]
+        if groups := materials.populations():
+            found.append(groups)
         if not found:
             notify("not evaluated: the experiment has no held-out faces; name some with --on")
         chosen = [each for each in found if self.client is None or each.name.partition("/")[0] != "private"]
@@ -163,7 +167,9 @@ def origin_of(
     return OfRun(client, run=found, experiment=experiment, stage=finished_stage(source, stage))
 
 
-def _at(experiment: Experiment, benchmark: Benchmark, fars: Sequence[float], resamples: int) -> Benchmark:
+def _at(
+    experiment: Experiment, benchmark: Benchmark | GroupBenchmark, fars: Sequence[float], resamples: int
+) -> EvaluationProtocol:
     rates = tuple(sorted({*experiment.evaluation.fars, *fars}, reverse=True))
     return dataclasses.replace(benchmark, fars=rates, resamples=resamples)
 

@@ -10,7 +10,7 @@ from personae.files import write_text
 from personae.report.content import Figure, Section, Table
 from personae.report.figures import ends
 from personae.report.plots import GENUINE, IMPOSTOR, Key, Line, det_curves, roc_curves, score_histogram
-from personae.report.table import DEVIATION
+from personae.report.table import DEVIATION, figure_cell
 from personae.report.templates import render
 from personae.words import counted
 
@@ -26,14 +26,14 @@ def evaluation_page(model: str, evaluation: Evaluation) -> str:
 
 
 def figure_text(result: BenchmarkResult, metric: str, *, of: Mapping[str, float] | None = None, group: str = "") -> str:
-    """A metric in percent with its deviation, and its interval where it has one."""
+    """A metric as `figure_cell` writes it, with its deviation, and its interval where it has one."""
     metrics = result.metrics if of is None else of
     if metric not in metrics:
         return "–"
     deviation = f" ± {100 * metrics[metric + DEVIATION]:.2f}" if metric + DEVIATION in metrics else ""
     found = result.intervals.get(f"{group}/{metric}" if group else metric)
     interval = f" [{100 * found.low:.2f}, {100 * found.high:.2f}]" if found else ""
-    return f"{100 * metrics[metric]:.2f}{deviation}{interval}"
+    return f"{figure_cell(metric, metrics[metric])}{deviation}{interval}"
 
 
 def metric_names(metrics: Mapping[str, float]) -> list[str]:

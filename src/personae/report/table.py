@@ -94,6 +94,11 @@ def among_everybody(metric: str) -> bool:
     return metric.rpartition("/")[2].startswith(("1:1 ", "1:N "))
 
 
+def figure_cell(metric: str, value: float) -> str:
+    """In percent; a ratio of two rates as how many times one is the other."""
+    return f"{value:.2f}x" if "_ratio" in metric else f"{100 * value:.2f}"
+
+
 def cell(metrics: Metrics, name: str) -> str:
     """A fraction in percent, with its deviation where there is one."""
     value, deviation = metrics.get(name), metrics.get(name + DEVIATION)

@@ -240,6 +240,8 @@ def test_groups(tmp_path):
         "accuracy_gap": max(accuracies.values()) - min(accuracies.values()),
         "fmr_gap@1e-01": rates.fmr_gap,
         "fnmr_gap@1e-01": rates.fnmr_gap,
+        "fmr_ratio@1e-01": rates.fmr_ratio,
+        "fnmr_ratio@1e-01": rates.fnmr_ratio,
         "fmr_gini@1e-01": rates.fmr_gini,
         "fnmr_gini@1e-01": rates.fnmr_gini,
     }
@@ -248,6 +250,7 @@ def test_groups(tmp_path):
     page = evaluation_page("model <b>", Evaluation({"rfw": result}))
     assert "model &lt;b&gt;" in page
     assert "fnmr@1e-01" in page
+    assert f"{rates.fnmr_ratio:.2f}x" in page
     assert "false reject rate" in page
 
 
