@@ -236,7 +236,7 @@ def test_the_key_lies_elsewhere_and_is_for_its_owner(
         Gallery.open(tmp_path / "other.db")
     key_file().chmod(0o600)
     key_file().write_bytes(b"short")
-    with pytest.raises(ConfigError, match="no key of a gallery"):
+    with pytest.raises(ConfigError, match="not the key of a gallery"):
         Gallery.open(tmp_path / "other.db")
 
 
@@ -340,7 +340,7 @@ def test_misuse_is_one_line(tmp_path: Path) -> None:
         for wrong in (torch.zeros(1, 5, 4, 3, dtype=torch.uint8), torch.zeros(1, 4, 4, 3), faces(0, 1)):
             with pytest.raises(DataError, match=r"the model takes uint8 \[N, 4, 4, 3\]"):
                 used.identify(wrong) if known.people() else enroll(known, MODEL, "Eve", wrong)
-    with pytest.raises(ConfigError, match="without a gallery"):
+    with pytest.raises(ConfigError, match="this needs a gallery"):
         Recogniser(MODEL, by_hand(0.5)).identify(faces(1, 1))
     with pytest.raises(ConfigError, match="from -1 to 1"):
         by_hand(1.5)
