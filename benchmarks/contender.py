@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from crowd import IDENTITIES, NETWORKS, Crowd, Rounds, random_pixels, training
 from personae import LocalSGD, Network
 from personae.core.acceleration import Acceleration
+from personae.core.threads import torch_threads
 from personae.runtime.host import ClientHost
-from personae.runtime.inprocess import SameProcess, torch_threads
+from personae.runtime.inprocess import SameProcess
 
 BATCH = 32
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from crowd import MARGIN, Crowd
 from personae import LocalSGD, Network
-from personae.runtime.inprocess import available_cores
+from personae.core.threads import available_cores
 
 
 class Faces(nn.Module):

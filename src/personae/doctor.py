@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from packaging.requirements import Requirement
 
+from personae.core.threads import available_cores, torch_threads
 from personae.data import default_cache
 from personae.files import write_bytes
-from personae.runtime.inprocess import available_cores, torch_threads
 from personae.version import INSTALL
 
 PACKAGES = (

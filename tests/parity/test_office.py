@@ -17,6 +17,7 @@ from fake import DesksOfTheirOwn, as_a_server
 from personae.cli import app
 from personae.core.embedder import Embedder, embed
 from personae.core.holdings import ClientFaces
+from personae.core.threads import torch_threads
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
@@ -33,7 +34,6 @@ from personae.experiment.home import own_run
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
 from personae.runtime.federation import Evaluator
-from personae.runtime.inprocess import torch_threads
 
 OFFICES = ("Berlin", "Oslo", "Paris")
 TRAINING = {"batch_size": 8, "iterations": 2}

@@ -10,6 +10,7 @@ from typer.core import TyperArgument
 
 from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS, Acceleration
+from personae.core.threads import available_cores
 from personae.data import detection
 from personae.data.decoding import Handling
 from personae.data.decoding import Missed as MissedFaces
@@ -24,7 +25,7 @@ from personae.experiment.model import Model as LoadedModel
 from personae.experiment.recipes import recipes
 from personae.models import NETWORKS, Network
 from personae.privacy.disclosure import warning
-from personae.runtime.inprocess import STREAMS, available_cores
+from personae.runtime.inprocess import STREAMS
 
 
 def recipe_names(incomplete: str) -> list[str]:

@@ -11,12 +11,13 @@ from personae.errors import ConfigError
 class Acceleration:
     """Optimisations of the engine, each of which can be switched off. No algorithm knows of them.
 
-    On a CPU none changes a bit of the result, except `channels_last` and `prelu`, which change the last bits. On a GPU
-    the result is that of the plain path up to the order of sums.
+    On a CPU none changes a bit of the result, except `channels_last`, `prelu` and `folding`, which change the last
+    bits. On a GPU the result is that of the plain path up to the order of sums.
     """
 
     channels_last: bool = True  # images and convolutions with the channels of a pixel side by side in memory
     prelu: bool = True  # CPU: a faster backward pass of PReLU
+    folding: bool = True  # CPU: faces are embedded with BatchNorm folded into the layers before it
     memory: bool = True  # CPU: what a step frees stays with the process, for the next step
     resident: bool = True  # GPU: faces stay there as bytes, where they fit
     graphs: bool = True  # GPU: a training step is captured once and replayed for client after client

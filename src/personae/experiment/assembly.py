@@ -103,6 +103,7 @@ def engine_of(
         coding=coding,
         device=execution.device,
         threads=experiment.threads,
+        cores=execution.workers,
         progress=execution.progress,
         notify=execution.notify,
         listeners=listeners,

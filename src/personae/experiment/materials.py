@@ -126,6 +126,8 @@ class Materials:
             parts.append("channels first")  # the momenta in a checkpoint are in another order
         if not acceleration.prelu:
             parts.append("PyTorch's PReLU")  # the last bits of every step are others
+        if not acceleration.folding:
+            parts.append("BatchNorm apart")  # the last bits of features are others, and some methods train on them
         content = json.dumps([self.experiment.resolved(), parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder
+from personae.core.threads import available_cores
 from personae.errors import ConfigError, DataError
 from personae.experiment.home import is_home, own_run
 from personae.experiment.personal import own_weights, personal_weights
@@ -66,7 +67,7 @@ def load_model(
     )
     module = network.build()
     module.load_state_dict(state)
-    embedder = BackboneEmbedder(Backbone(module, network.embedding, device), mirror)
+    embedder = BackboneEmbedder(Backbone(module, network.embedding, device), mirror, available_cores())
     return Model(embedder, network.height, network.width, _digest(network, state, mirror))
 
 

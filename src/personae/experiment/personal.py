@@ -16,6 +16,7 @@ from personae.core.embedder import Embedder
 from personae.core.holdings import ClientFaces
 from personae.core.message import Broadcast
 from personae.core.samples import Samples
+from personae.core.threads import torch_threads
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import checkpoints_of, federation_of
 from personae.experiment.config import parse_experiment
@@ -29,7 +30,6 @@ from personae.parts.embedding import BackboneEmbedder
 from personae.progress import Progress, silent
 from personae.report.records import is_networked, read_run
 from personae.runtime.host import ClientHost
-from personae.runtime.inprocess import torch_threads
 from personae.runtime.public import SharedFaces
 from personae.runtime.transport import Request
 

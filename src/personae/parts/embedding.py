@@ -2,18 +2,22 @@
 
 import copy
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from personae.core.backbone import Backbone
+from personae.core.folding import Folded
 from personae.core.payload import ModelState
 from personae.core.samples import Samples
+from personae.core.threads import torch_threads
 from personae.parts.images import normalise
 
-IN_CACHE = 32  # images a CPU embeds at once: the maps of more do not fit into its cache
+IN_CACHE = 1 << 17  # pixels of images that a core embeds at once: the maps of more do not fit into its cache
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class BackboneEmbedder:
 
     backbone: Backbone
     mirror: bool = True
+    cores: int = 1  # of a CPU, which embed a block of images each; vectors do not depend on how many there are
 
     @property
     def device(self) -> torch.device:
@@ -30,23 +35,42 @@ class BackboneEmbedder:
 
     @property
     def fingerprint(self) -> str:
-        """Another for other weights, another architecture, or another handling of mirror images."""
-        content = repr((str(self.backbone.module), self.mirror)).encode()
+        """Another for other weights, another architecture, another arithmetic or another handling of mirror images."""
+        content = repr((str(self.backbone.module), self.mirror, self._folds, IN_CACHE)).encode()
         return hashlib.sha256(content + self.backbone.flat.cpu().numpy().tobytes()).hexdigest()
 
-    @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        module, device = self.backbone.module.eval(), self.backbone.device
-        at_once = IN_CACHE if device.type == "cpu" else len(images)
-        found = []
-        for start in range(0, len(images), at_once):
-            part = images[start : start + at_once].to(device)
-            batch = normalise(part if device.type == "cpu" else _filled(part))
-            features = module(batch)
-            if self.mirror:
-                features = features + module(batch.flip(3))
-            found.append(F.normalize(features[: len(part)].float(), dim=1).cpu())
-        return torch.cat(found)
+        network, device = self._network(), self.backbone.device
+        if device.type != "cpu":
+            return self._embedded(network, _filled(images.to(device)))[: len(images)].cpu()
+        height, width = images.shape[1:3]
+        blocks = torch.split(images.cpu(), max(1, IN_CACHE // (height * width)))
+        with torch_threads(1):  # sums depend on it; threads that begin in here have one, too
+            if self.cores == 1 or len(blocks) == 1:
+                return torch.cat([self._embedded(network, block) for block in blocks])
+            with ThreadPoolExecutor(self.cores) as threads:
+                return torch.cat(list(threads.map(partial(self._embedded, network), blocks)))
+
+    @property
+    def _folds(self) -> bool:
+        return self.backbone.acceleration.folding and self.backbone.device.type == "cpu"
+
+    def _network(self) -> nn.Module:
+        """The backbone's, in evaluation mode and with its weights as they are now."""
+        if not self._folds:
+            return self.backbone.module.eval()
+        if "folded" not in self.backbone.prepared:
+            self.backbone.prepared["folded"] = Folded(self.backbone.module)
+        folded: Folded = self.backbone.prepared["folded"]
+        return folded.refreshed()
+
+    @torch.no_grad()
+    def _embedded(self, network: nn.Module, images: Tensor) -> Tensor:
+        batch = normalise(images)
+        features: Tensor = network(batch)
+        if self.mirror:
+            features = features + network(batch.flip(3))
+        return F.normalize(features.float(), dim=1)
 
 
 def _filled(images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from personae.core.embedder import embed
 from personae.core.layout import Layout
+from personae.core.threads import torch_threads
 from personae.errors import DataError
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
@@ -21,7 +22,6 @@ from personae.experiment.model import load_model
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
-from personae.runtime.inprocess import torch_threads
 from personae.runtime.store import PrivateStore
 
 PAIRS = 20  # pairs that a figure is the mean over

@@ -8,12 +8,12 @@ from typing import Any
 from personae.core.acceleration import Acceleration
 from personae.core.algorithm import ClientInfo
 from personae.core.layer import innermost, layered
+from personae.core.threads import torch_threads
 from personae.experiment.assembly import checkpoints_of, federation_of
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
 from personae.runtime.host import ClientHost
-from personae.runtime.inprocess import torch_threads
 from personae.runtime.transport import Request
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from personae.core.threads import available_cores
 from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
@@ -26,7 +27,6 @@ from personae.interrupts import deaf_children
 from personae.progress import unheard
 from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
-from personae.runtime.inprocess import available_cores
 
 Ended = Callable[[str, str | None], None]
 

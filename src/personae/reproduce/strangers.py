@@ -1,6 +1,7 @@
 """Held-out people looked for among strangers, as MegaFace has it, under the models of finished runs."""
 
 from personae.core.embedder import embed
+from personae.core.threads import torch_threads
 from personae.data import FaceSet
 from personae.evaluation.distractors import among_distractors
 from personae.experiment.config import Experiment
@@ -8,7 +9,6 @@ from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
-from personae.runtime.inprocess import torch_threads
 
 STRANGERS = 1000  # with one image each
 

@@ -32,6 +32,7 @@ from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.core.selection import Occasion
 from personae.core.stage import Stage, predecessors
+from personae.core.threads import torch_threads
 from personae.core.warnings import Figures
 from personae.errors import ConfigError, Diverged, QuorumLost
 from personae.progress import Advance, Progress, silent, unheard
@@ -40,7 +41,6 @@ from personae.runtime.coding import EXACT, Coding
 from personae.runtime.exchange import Exchange
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
-from personae.runtime.inprocess import torch_threads
 from personae.runtime.knowledge import known, remember, suspect, suspected
 from personae.runtime.past import Past
 from personae.runtime.proof import has_collapsed, separation
@@ -115,6 +115,7 @@ class Engine:
     coding: Coding = EXACT  # of the transport: how many bytes cross depends on it
     device: str = "cpu"
     threads: int = 1  # of the server's own work; a part of the experiment, because sums depend on it
+    cores: int = 1  # for the server to embed faces with; no figure depends on it
     progress: Progress = silent
     notify: Callable[[str], None] = unheard
     listeners: Sequence[Callable[[Event], None]] = ()  # each gets the events of a round once that is safely on disk
@@ -355,14 +356,14 @@ class _Walk:
         assert self.engine.proof is not None
         if self.looked_at is None or self.looked_at[0] is not model.flat:
             self.backbone.load(model)
-            found = separation(self.engine.federation.embedder(self.backbone), self.engine.proof)
+            found = separation(self.engine.federation.embedder(self.backbone, self.engine.cores), self.engine.proof)
             self.looked_at = model.flat, found
         return self.looked_at[1]
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int, *, final: bool = False) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
         self.backbone.load(state.model)
-        embedder = self.engine.federation.embedder(self.backbone)
+        embedder = self.engine.federation.embedder(self.backbone, self.engine.cores)
         results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))

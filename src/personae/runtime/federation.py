@@ -53,8 +53,8 @@ class Federation:
         module = self.network.build(generator(self.seed, "initial weights"))
         return Backbone(module, self.network.embedding, device, self.acceleration)
 
-    def embedder(self, backbone: Backbone) -> Embedder:
-        return BackboneEmbedder(backbone, self.mirror)
+    def embedder(self, backbone: Backbone, cores: int = 1) -> Embedder:
+        return BackboneEmbedder(backbone, self.mirror, cores)
 
     def stage(self, name: str) -> Stage:
         return next(stage for stage in self.recipe if stage.name == name)

@@ -1,12 +1,11 @@
 """Clients on this machine: in this process, in worker processes of one thread each, or side by side on one GPU."""
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -17,6 +16,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.message import Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
+from personae.core.threads import torch_threads
 from personae.errors import Interrupted
 from personae.files import settle
 from personae.interrupts import deaf_children
@@ -45,17 +45,6 @@ def local_transport(
     if workers <= 1:
         return SameProcess(federation, device)
     return WorkerProcesses(federation, workers, notify) if device == "cpu" else Streams(federation, workers, device)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Sums depend on how many threads share them, so everything that must be exact says how many it uses."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class SameProcess:
@@ -245,7 +234,3 @@ def _work(connection: Connection, federation: Federation) -> None:
             connection.send_bytes(host.answer(request, ONE_MACHINE))
         except (BrokenPipeError, ConnectionResetError):
             return
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,10 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from personae.core.acceleration import Acceleration
 from personae.core.backbone import Backbone
 from personae.core.embedder import embed
+from personae.models import Network
+from personae.parts import embedding
 from personae.parts.embedding import BackboneEmbedder, class_features
 from personae.parts.heads import first_rows
+from personae.parts.images import normalise
 from toys import Faces, random_faces
 
 
@@ -38,6 +42,34 @@ def test_a_mirror_image_has_the_same_vector(backbone: Backbone, faces: Faces):
     assert torch.allclose(embed(embedder, faces), embed(embedder, mirrored), atol=1e-5)
     plain = BackboneEmbedder(backbone, mirror=False)
     assert not torch.allclose(embed(plain, faces), embed(plain, mirrored), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["small", "mobilefacenet"])
+def test_folding_changes_a_vector_by_less_than_a_hundred_thousandth_of_its_length(name: str):
+    network, faces = Network(name=name, embedding=16, height=32, width=32), random_faces(5, 3, 5)
+    found = []
+    for folding in (True, False):
+        module = network.build(torch.Generator().manual_seed(1))
+        backbone = Backbone(module, 16, acceleration=Acceleration(folding=folding))
+        backbone.module.train()(normalise(faces.pixels))  # statistics of its own
+        found.append(embed(BackboneEmbedder(backbone), faces))
+    assert 0 < (found[0] - found[1]).norm(dim=1).max() < 1e-5
+
+
+def test_vectors_have_the_same_bits_on_any_number_of_cores(backbone: Backbone, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(embedding, "IN_CACHE", 2 * 32 * 32)
+    faces, threads = random_faces(5, 3, 5), torch.get_num_threads()
+    one, *others = (embed(BackboneEmbedder(backbone, cores=cores), faces) for cores in (1, 2, 5))
+    assert all(torch.equal(one, other) for other in others)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_model_that_was_trained_on_is_embedded_with_as_it_is_now(backbone: Backbone, faces: Faces):
+    embedder = BackboneEmbedder(backbone)
+    before = embed(embedder, faces)
+    backbone.flat.mul_(1.5)
+    assert not torch.allclose(embed(embedder, faces), before, atol=1e-3)
+    assert torch.allclose(embed(embedder, faces), one_by_one(backbone, faces, mirror=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 256])

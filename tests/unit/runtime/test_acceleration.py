@@ -28,7 +28,7 @@ from toys import Rehearsal, quickly, stage_of
 def test_each_can_be_switched_off():
     assert Acceleration().without(["graphs", "padding"]) == Acceleration(graphs=False, padding=False)
     with pytest.raises(
-        ConfigError, match="--without magic: there are channels_last, prelu, memory, resident, graphs, padding"
+        ConfigError, match="--without magic: there are channels_last, prelu, folding, memory, resident, graphs, padding"
     ):
         Acceleration().without(["magic"])
 
@@ -39,7 +39,7 @@ def test_the_command_names_what_there_is(tmp_path: Path):
     found = CliRunner().invoke(app, ["run", str(path), "--without", "magic"])
     assert isinstance(found.exception, ConfigError)
     told = " ".join(CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "300"}).output.split())
-    assert "(channels_last, prelu, memory, resident, graphs, padding)" in told
+    assert "(channels_last, prelu, folding, memory, resident, graphs, padding)" in told
 
 
 def test_channels_first_gives_the_same_up_to_rounding():

@@ -17,8 +17,9 @@ from personae.core.algorithm import ClientInfo
 from personae.core.message import Broadcast, Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
+from personae.core.threads import torch_threads
 from personae.errors import Interrupted
-from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport, torch_threads
+from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Rehearsal, Troubled, stage_of
 
