@@ -14,8 +14,8 @@ from personae.core.holdings import ClientFaces
 from personae.core.rng import generator
 from personae.core.selection import Everybody, Occasion, Selection
 from personae.core.threads import torch_threads
-from personae.data.faces import FaceSamples
 from personae.data.pixels import PixelStore
+from personae.data.samples import FaceSamples
 from personae.runtime.exchange import Exchange
 from personae.runtime.inprocess import local_transport
 from personae.runtime.round import federated_round

@@ -27,7 +27,7 @@ from torch import nn
 
 from crowd import MARGIN, Crowd
 from personae import LocalSGD, Network
-from personae.data.faces import FaceSamples
+from personae.data.samples import FaceSamples
 
 Task = tuple[Crowd, Network, LocalSGD]
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -1,38 +1,44 @@
 """The command line: the commands of all topics, and how errors end them."""
 
+import copy
 import errno
 import sys
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from click import Context
+from click import Command, Context, HelpFormatter
 from click.exceptions import NoArgsIsHelpError, UsageError
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from personae.commands import (
-    about,
-    admission,
-    attacking,
-    comparing,
-    data,
-    deployment,
-    evaluation,
-    keeping,
-    partition,
-    privacy,
-    recipes,
-    recognition,
-    runs,
-)
+from personae.commands.catalogue import Catalogue
 from personae.console import messages
 from personae.errors import ConfigError, Interrupted, PersonaeError
 from personae.interrupts import interruptible
+from personae.version import version
 
 
 class Commands(TyperGroup):
-    """Typer would call an interrupted command aborted, with the exit code of a failure, and frame a wrong option."""
+    """The commands of the catalogue, each of which is imported when it is called.
+
+    Typer would call an interrupted command aborted, with the exit code of a failure, and frame a wrong option.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": {}})
+        self.commands: Mapping[str, Command] = Catalogue()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """With the words of each command, and without importing any."""
+        brief = copy.copy(self)
+        brief.commands = {
+            name: TyperCommand(name, help=each.summary, rich_help_panel=each.heading)
+            for name, each in Catalogue().entries.items()
+        }
+        super(Commands, brief).format_help(ctx, formatter)
 
     def invoke(self, ctx: Context) -> Any:
         with interruptible("stopped"):
@@ -46,26 +52,27 @@ class Commands(TyperGroup):
                 raise typer.Exit(error.exit_code) from None
 
 
-TOPICS: Mapping[str, tuple[ModuleType, ...]] = {  # in the order of `personae --help`
-    "Run experiments": (runs, comparing, recipes),
-    "Look at faces and divide them": (data, partition),
-    "Use models": (evaluation, recognition),
-    "Train over a network": (deployment, admission),
-    "Privacy and attacks": (privacy, keeping, attacking),
-    "Look things up": (about,),
-}
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"personae {version()}")
+        raise typer.Exit
+
+
+def personae(
+    asked: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated face recognition: train one model together, share no faces, and keep a personal model if you like."""
+
+
 app = typer.Typer(
     cls=Commands,
-    callback=about.personae,
+    callback=personae,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click does so itself
 )
-for topic, modules in TOPICS.items():
-    for module in modules:
-        for command in (*module.app.registered_commands, *module.app.registered_groups):
-            command.rich_help_panel = topic
-        app.add_typer(module.app)
 
 
 def main() -> None:

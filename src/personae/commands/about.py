@@ -9,23 +9,8 @@ from personae.algorithms import AVAILABLE
 from personae.commands.options import AsJson
 from personae.doctor import examine
 from personae.layers import LAYERS
-from personae.version import version
 
 app = typer.Typer()
-
-
-def _say_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"personae {version()}")
-        raise typer.Exit
-
-
-def personae(
-    asked: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
-    ] = False,
-) -> None:
-    """Federated face recognition: train one model together, share no faces, and keep a personal model if you like."""
 
 
 def _algorithm_names(incomplete: str) -> list[str]:

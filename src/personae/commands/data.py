@@ -18,8 +18,7 @@ from personae.commands.options import (
     layout_at,
 )
 from personae.console import meter, notify
-from personae.data.aligned import MIN_SCORE, align_faces
-from personae.data.decoded import pack_faces
+from personae.data.handling import MIN_SCORE
 from personae.data.inspection import inspect_faces
 from personae.errors import Interrupted
 
@@ -69,6 +68,8 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Decode faces into one file, which experiments read without decoding it."""
+    from personae.data.decoded import pack_faces
+
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     faces = pack_faces(
         source,
@@ -106,6 +107,8 @@ def align(
     as_json: AsJson = False,
 ) -> None:
     """Find the main face of each image, and move its eyes, nose and mouth to where networks expect them."""
+    from personae.data.aligned import align_faces
+
     try:
         path, layout = layout_at(source)
         done = align_faces(

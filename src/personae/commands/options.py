@@ -2,30 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from typer.core import TyperArgument
 
 from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS, Acceleration
-from personae.core.threads import available_cores
-from personae.data import detection
-from personae.data.decoding import Handling
-from personae.data.decoding import Missed as MissedFaces
+from personae.data.handling import Handling
+from personae.data.handling import Missed as MissedFaces
 from personae.data.readers.levels import Level
 from personae.data.readers.naming import canonical, named_layout, split_name
 from personae.errors import ConfigError
-from personae.evaluation.protocols import EvaluationProtocol
-from personae.experiment.benchmarks import BENCHMARKS, Setting, open_protocol
-from personae.experiment.config import Experiment
 from personae.experiment.execution import DeviceName, Execution
-from personae.experiment.model import Model as LoadedModel
 from personae.experiment.recipes import recipes
-from personae.models import NETWORKS, Network
-from personae.privacy.disclosure import warning
-from personae.runtime.inprocess import STREAMS
+
+if TYPE_CHECKING:  # what takes seconds to import is imported by those who need it
+    from personae.evaluation.protocols import EvaluationProtocol
+    from personae.experiment.config import Experiment
+    from personae.experiment.model import Model as LoadedModel
+    from personae.models import Network
 
 
 def recipe_names(incomplete: str) -> list[str]:
@@ -59,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Model = Annotated[Path, typer.Argument(help="A run, a client's home, a weights file (.safetensors, .pth), or .onnx.")]
 StageName = Annotated[str | None, typer.Option(help="With a run or a home: use the model of this stage.")]
 BackboneName = Annotated[
-    str | None, typer.Option(help=f"The network of a weights file, if it is not recognised ({', '.join(NETWORKS)}).")
+    str | None, typer.Option(help="The network of a weights file, if it is not recognised (docs/howto/networks.md).")
 ]
 EmbeddingSize = Annotated[int, typer.Option(help="With --backbone: the size of its vectors.")]
 ImageSize = Annotated[int, typer.Option(help="With --backbone or ONNX: the size of its images.")]
@@ -87,6 +82,8 @@ Variant = Annotated[str | None, typer.Option(help="Use this variant of the exper
 def _with_detector(asked: bool) -> bool:
     """That it is not installed is said before a model is loaded or a gallery begun."""
     if asked:
+        from personae.data import detection
+
         detection.require()
     return asked
 
@@ -136,27 +133,20 @@ def options_of(handling: Handling) -> str:
     return "".join(f" {option}" for option, value in given.items() if value)
 
 
-class Explained(TyperArgument):
-    """An argument whose help is shown: click 8.5 keeps one too, and overwrites that of typer 0.20 with nothing."""
-
-    def __init__(self, *, help: str | None = None, **settings: Any) -> None:  # noqa: A002 - as it is called
-        super().__init__(help=help, **settings)
-        self.help = help
-
-
-typer.main.TyperArgument = Explained  # type: ignore[attr-defined]
-
-
-def tell_what_leaves(experiment: Experiment) -> None:
+def tell_what_leaves(experiment: "Experiment") -> None:
     """Before anything does."""
+    from personae.privacy.disclosure import warning
+
     for stage in experiment.recipe:
         if text := warning(stage.algorithm):
             notify(f"stage {stage.name}: {text}")
 
 
 def protocols_of(
-    on: Sequence[str], model: LoadedModel, far: Sequence[float] | None, resamples: int, handling: Handling
-) -> list[EvaluationProtocol]:
+    on: Sequence[str], model: "LoadedModel", far: Sequence[float] | None, resamples: int, handling: Handling
+) -> "list[EvaluationProtocol]":
+    from personae.experiment.benchmarks import Setting, open_protocol
+
     setting = Setting(
         height=model.height,
         width=model.width,
@@ -178,12 +168,17 @@ def _named(item: str) -> tuple[str, Path]:
 def layout_at(item: str) -> tuple[Path, str | None]:
     """NAME=PATH, where the name may be that of a benchmark whose layout is meant."""
     name, path = split_name(item)
-    if name and (name in BENCHMARKS or canonical(name) in BENCHMARKS):
-        raise ConfigError(f"{item}: {name} is read by `personae evaluate` alone; give the folder of its images")
+    if name:
+        from personae.experiment.benchmarks import BENCHMARKS
+
+        if name in BENCHMARKS or canonical(name) in BENCHMARKS:
+            raise ConfigError(f"{item}: {name} is read by `personae evaluate` alone; give the folder of its images")
     return path, named_layout(name)
 
 
-def network_of(name: str | None, embedding: int, size: int) -> Network | None:
+def network_of(name: str | None, embedding: int, size: int) -> "Network | None":
+    from personae.models import Network
+
     return Network(name=name, embedding=embedding, height=size, width=size) if name else None
 
 
@@ -206,6 +201,9 @@ def execution_of(
     trackers: Sequence[str] | None = None,
 ) -> Execution:
     """What this machine gives, with everything told on screen."""
+    from personae.core.threads import available_cores
+    from personae.runtime.inprocess import STREAMS
+
     check_device(device)
     return Execution(
         workers=workers or (available_cores() if device == "cpu" else STREAMS),
@@ -218,5 +216,9 @@ def execution_of(
 
 
 def check_device(device: DeviceName) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cpu":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
         raise ConfigError("--device cuda: PyTorch finds no usable GPU on this machine; use --device cpu")

@@ -16,7 +16,7 @@ from personae.commands.options import (
 from personae.console import meter, notify
 from personae.data import PartitionPlan, open_faces, synthetic_faces
 from personae.data.partition import By
-from personae.experiment.sources import SYNTHETIC
+from personae.experiment.section import SYNTHETIC
 from personae.report.partition_plot import plot_partition
 
 app = typer.Typer()

@@ -8,7 +8,7 @@ import typer
 from personae import screen
 from personae.commands.options import AsJson, recipe_names
 from personae.experiment import recipes
-from personae.experiment.config import load_experiment
+from personae.experiment.reading import read_experiment
 
 app = typer.Typer()
 
@@ -29,4 +29,5 @@ def init(
     """Write a recipe to a file that you can edit."""
     path = to or Path(f"{name.replace('/', '-')}.toml")
     recipes.write_recipe(name, path)
-    screen.written_experiment(path, "run" if load_experiment(path).data.private else "serve")
+    faces = read_experiment(path)[0].get("data", {})
+    screen.written_experiment(path, "run" if "private" in faces else "serve")

@@ -1,8 +1,9 @@
-"""Runs: the demo, an experiment, the claims of a paper, and the report of a run."""
+"""Runs: the demo, an experiment, and several variants of one."""
 
-import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +19,6 @@ from personae.commands.options import (
     SkipUnreadable,
     Track,
     Unlabelled,
-    Variant,
     Without,
     Workers,
     execution_of,
@@ -28,20 +28,13 @@ from personae.commands.options import (
     tell_what_leaves,
 )
 from personae.console import notify
-from personae.errors import ConfigError, Interrupted, OutOfTime
-from personae.experiment.config import Experiment, load_experiment
-from personae.experiment.execution import Execution
-from personae.experiment.forecast import forecast
-from personae.experiment.materials import Materials
-from personae.experiment.proposal import are_faces, propose
-from personae.experiment.recipes import write_new
-from personae.experiment.run import run_with_report
-from personae.experiment.rundir import is_taken
+from personae.errors import ConfigError, Diverged
+from personae.experiment.reading import are_faces, read_experiment
 from personae.interrupts import interruptible
-from personae.report.html import write_report
-from personae.reproduce.reproduce import Scale, find_system, reproduce
-from personae.reproduce.runner import Runner
-from personae.reproduce.systems import SYSTEMS
+
+if TYPE_CHECKING:  # what takes seconds is imported once the text of an experiment is known to be one
+    from personae.experiment.config import Experiment
+    from personae.experiment.execution import Execution
 
 app = typer.Typer()
 
@@ -58,6 +51,8 @@ def demo(
     track: Track = None,
 ) -> None:
     """Compare training alone, together and on pooled faces. It takes four minutes and needs no data."""
+    from personae.experiment.config import load_experiment
+
     if quick and every:
         raise ConfigError("--quick and --all are two demos; choose one")
     name, option, following = "demo", "", "personae demo --all"
@@ -68,8 +63,7 @@ def demo(
     usual = Path("runs") / name
     folder = out or (usual if resume else _free(usual))
     hint = f"personae demo {option}--out {folder} --resume" + "".join(f" --track {name}" for name in track or [])
-    execution = execution_of(workers=workers, trackers=track)
-    page = _execute(load_experiment(name), folder, execution, resume=resume, hint=hint)
+    page = _execute(load_experiment(name), folder, execution_of(workers=workers, trackers=track), resume, hint)
     screen.demo(folder, page, following)
 
 
@@ -95,7 +89,12 @@ def run(
     clients: Annotated[int | None, typer.Option(min=2, help="With FACES: how many clients share them.")] = None,
     unlabelled: Unlabelled = False,
     settings: Settings = None,
-    variant: Variant = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Variants of the experiment: one, or several at once.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="With several variants: runs at once; one per core by default.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last completed round, if there is one.")
     ] = False,
@@ -114,14 +113,18 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment. Given a folder of faces, propose one."""
-    execution = execution_of(device, workers, without, track)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
-    given = {"--to": to, "--public": public, "--weights": weights, "--clients": clients}
-    on_faces = [option for option, value in {"--yes": yes, **given, "--unlabelled": unlabelled}.items() if value]
     chosen = options_of(handling)
+    names = _variants(variant, jobs, alone={"--workers": workers, "--dry-run": dry_run})
+    given = {"--to": to, "--public": public, "--weights": weights, "--clients": clients}
+    on_faces = {"--yes": yes, **given, "--unlabelled": unlabelled}
     if are_faces(path):
         if settings or variant:
             raise ConfigError("--set and --variant go with an experiment file: write one with --to FILE, and run that")
+        from personae.experiment.proposal import propose
+        from personae.experiment.recipes import write_new
+
+        execution = execution_of(device, workers, without, track)
         proposal = propose(
             path,
             execution,
@@ -137,94 +140,83 @@ def run(
             screen.proposal(proposal, to, as_json)
             return
         notify(proposal.why)
-        experiment = proposal.experiment
+        experiments = [proposal.experiment]
         chosen += "".join(f" {option} {value}" for option, value in given.items() if value and option != "--to")
         chosen += " --yes" + (" --unlabelled" if unlabelled else "")
-    elif on_faces:
-        raise ConfigError(
-            f"{', '.join(on_faces)}: these go with a folder of faces; an experiment file has its own settings"
-        )
+    elif any(on_faces.values()):
+        named = ", ".join(option for option, value in on_faces.items() if value)
+        raise ConfigError(f"{named}: these go with a folder of faces; an experiment file has its own settings")
     else:
-        experiment = load_experiment(path, settings or [], variant).handled(handling)
+        texts = [read_experiment(path, settings or [], name) for name in names]
+        from personae.experiment.config import parse_experiment
+
+        experiments = [parse_experiment(*text).handled(handling) for text in texts]
+        execution = execution_of(device, workers, without, track)
+    experiment = experiments[0]
     if dry_run:
+        from personae.experiment.forecast import forecast
+        from personae.experiment.materials import Materials
+
         screen.forecast(forecast(Materials(experiment, execution)), as_json)
         return
-    folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
+    several = len(names) > 1
+    usual = f"{experiment.name}-variants" if several else f"{experiment.name}-{variant}" if variant else experiment.name
+    folder = out or Path("runs") / usual
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
+    hint += f" --jobs {jobs}" if jobs else ""
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     hint += "".join(f" --track {name}" for name in track or [])
     hint += chosen
-    page = _execute(experiment, folder, execution, resume=resume, hint=hint)
-    screen.models(folder, page, as_json)
+    if several:
+        runs = {str(name): each for name, each in zip(names, experiments, strict=True)}
+        _execute_several(runs, folder, replace(execution, workers=jobs or execution.workers), resume, hint, as_json)
+    else:
+        screen.models(folder, _execute(experiment, folder, execution, resume, hint), as_json)
 
 
-@app.command(name="reproduce")
-def reproduce_claims(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
-    scale: Annotated[
-        Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its size.")
-    ] = "small",
-    claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")] = False,
-    budget: Annotated[
-        float | None,
-        typer.Option(metavar="MINUTES", min=0, help="Stop after this many minutes (exit code 5); --resume continues."),
-    ] = None,
-    records: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Judge runs made elsewhere, from their records.jsonl; run nothing."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time: one per core, or 8 on a GPU.")
-    ] = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Run the experiments behind a paper's claims, and say which of them hold."""
-    system = find_system(name)
-    folder = out or Path("runs") / f"reproduce-{name}-{scale}"
-    hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
-    hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
-    hint += "" if workers is None else f" --workers {workers}"
-    deadline = None if budget is None else time.monotonic() + 60 * budget
-    try:
-        result = reproduce(
-            system,
-            folder,
-            scale=scale,
-            claims=[item.strip() for item in claims.split(",")] if claims else [],
-            seeds=seeds,
-            resume=resume,
-            records=records or [],
-            runner=Runner(execution_of(device, workers), deadline),
-            notify=notify,
+def _variants(named: str | None, jobs: int | None, alone: Mapping[str, Any]) -> list[str | None]:
+    """The variants that were named, or None for the experiment as it stands."""
+    names: list[str | None] = [name.strip() for name in named.split(",")] if named else [None]
+    if len(names) == 1 and jobs:
+        raise ConfigError(
+            "--jobs goes with several variants, as in --variant A,B; the clients of one run have --workers"
         )
-    except (KeyboardInterrupt, OutOfTime) as stop:
-        why = f"the {budget:g} minutes are spent" if isinstance(stop, OutOfTime) else "stopped"
-        raise Interrupted(f"{why}; what is done is in {folder}; continue with: {hint}") from None
-    screen.findings_of_claims(result, folder, as_json)
+    if len(names) > 1 and (wrong := [option for option, value in alone.items() if value]):
+        raise ConfigError(f"{wrong[0]} goes with one run; give one variant, or leave it out")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--variant {named}: name each of them once")
+    return names
 
 
-@app.command()
-def report(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], as_json: AsJson = False
-) -> None:
-    """Rewrite a run's report.html and print its table."""
-    screen.models(path, write_report(path), as_json)
-
-
-def _execute(experiment: Experiment, out: Path, execution: Execution, *, resume: bool, hint: str) -> Path:
+def _execute(experiment: "Experiment", out: Path, execution: "Execution", resume: bool, hint: str) -> Path:
     """Run it, and say where its report is."""
+    from personae.experiment.run import run_with_report
+
     tell_what_leaves(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
         return run_with_report(experiment, out, execution, resume=resume).report
 
 
+def _execute_several(
+    variants: "Mapping[str, Experiment]", out: Path, execution: "Execution", resume: bool, hint: str, as_json: bool
+) -> None:
+    """Run them, so many at a time as there are workers, and show them side by side."""
+    from personae.reproduce.several import PAGE, run_several
+
+    for experiment in variants.values():
+        tell_what_leaves(experiment)
+    with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
+        found, failed = run_several(variants, out, execution, resume=resume)
+    screen.comparison(found, out / PAGE, as_json)
+    if failed:
+        raise Diverged(f"{', '.join(failed)}: not finished, and left out of the comparison")
+
+
 def _free(wanted: Path) -> Path:
     """The folder itself, or with the first number behind it that makes it new."""
+    from personae.experiment.rundir import is_taken
+
     number, path = 1, wanted
     while is_taken(path):
         number += 1

@@ -18,6 +18,7 @@ from PIL import Image
 
 from personae.data import detection
 from personae.data.align import Points, similarity, template, warp
+from personae.data.handling import MIN_SCORE
 from personae.data.images import NO_FACE, ImageError, NoFaceError, decode_whole
 from personae.data.packs import is_pack
 from personae.data.pixels import Pixels
@@ -32,9 +33,6 @@ from personae.progress import Notify, Progress, silent, unheard
 JOURNAL, MISSES = "alignment.jsonl", "misses.csv"
 TIGHT = 0.5
 """Margin of a second look at images in which no face was found: a face that fills its image is not seen without one."""
-
-MIN_SCORE = 0.8
-"""How sure the detector must be: from 0.7 (it finds nothing below) to 1. docs/howto/data.md has what that costs."""
 
 _AT_ONCE = 32
 _PIXELS_AT_ONCE = 60_000_000

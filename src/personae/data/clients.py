@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from personae.core.holdings import ClientFaces
-from personae.data.faces import FaceSamples, FaceSet, Rows
+from personae.data.faces import FaceSet, Rows
 from personae.data.holdings import Partition, Split
+from personae.data.samples import FaceSamples
 
 
 @dataclass(frozen=True, eq=False)

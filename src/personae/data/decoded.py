@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from personae.data.decoding import UNREADABLE, Crop, Decoding, Missed
+from personae.data.decoding import UNREADABLE, Decoding
 from personae.data.faces import UNLABELLED, FaceSet
+from personae.data.handling import Crop, Missed
 from personae.data.packs import Table, is_pack, open_pack, write_pack
 from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypedDict
 
 from personae.data import detection, haar
 from personae.data.aligned import align_face
+from personae.data.handling import Crop, Missed
 from personae.data.images import ImageError, NoFaceError, decode, size_of
 from personae.data.pixels import Append, Filled, Pixels
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing
 from personae.data.shapes import Sizes, refuse_unaligned
 from personae.errors import Unreadable
@@ -24,20 +23,6 @@ from personae.words import counted
 
 UNREADABLE = "unreadable.csv"
 """Which images were left out, and why: a list that stays on this machine."""
-
-Crop = Literal["haar", "align"]
-Missed = Literal["skip", "crop"]
-
-
-class Handling(TypedDict, total=False):
-    """What is done with folders in folders, and with images that are more than an aligned face, or less; see
-    `open_faces`."""
-
-    skip_unreadable: bool
-    crop: Crop | None
-    missed: Missed | None
-    as_they_are: bool
-    identity_level: Level | None
 
 
 @dataclass(frozen=True)

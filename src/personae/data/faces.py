@@ -4,16 +4,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
 from personae.words import counted
+
+if TYPE_CHECKING:  # PyTorch takes a second or two to import, and an index needs none of it
+    from personae.data.samples import FaceSamples
 
 Rows = NDArray[np.int64]
 UNLABELLED = -1  # in the place of an identity: nobody says who is on the image
@@ -63,7 +64,7 @@ class FaceSet:
         for part in (self.pixels.digest, str(self.size), *self.identities):
             digest.update(part.encode() + b"\0")
         for name, values in {"": self.identity, "stored": self.stored, **self.columns}.items():
-            digest.update(name.encode() + b"\0" + _canonical(values))
+            digest.update(name.encode() + b"\0" + canonical(values))
         return digest.hexdigest()
 
     def select(self, rows: Rows | Sequence[int]) -> "FaceSet":
@@ -77,6 +78,10 @@ class FaceSet:
 
     def samples(self, rows: Rows | None = None) -> "FaceSamples":
         """The rows (all by default) as an algorithm sees them, labelled from zero in the order of their identities."""
+        import torch
+
+        from personae.data.samples import FaceSamples
+
         chosen = np.arange(len(self)) if rows is None else np.asarray(rows, dtype=np.int64)
         given = self.identity[chosen]
         codes = np.unique(given[given != UNLABELLED])
@@ -103,46 +108,7 @@ class FaceSet:
         return self.select(np.flatnonzero(np.isin(self.identity, enough[first:stop])))
 
 
-@dataclass(frozen=True, eq=False)
-class FaceSamples:
-    """Faces of one party as `personae.core.samples.Samples`."""
-
-    identities: tuple[str, ...]
-    """The name behind each label."""
-    labels: Tensor
-    pixels: Store
-    stored: Rows
-
-    @property
-    def classes(self) -> int:
-        return len(self.identities)
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A digest of the images, whoever is on them."""
-        content = f"{self.pixels.digest} {self.pixels.height} {self.pixels.width} ".encode()
-        return hashlib.sha256(content + _canonical(self.stored)).hexdigest()
-
-    def images(self, positions: Tensor) -> Tensor:
-        device = positions.device
-        if device.type != "cpu" and (resident := self.pixels.on(device)) is not None:
-            return resident.index_select(0, self._stored_on(device)[positions])
-        return torch.from_numpy(self.pixels.take(self.stored[positions.cpu().numpy()])).to(device)
-
-    def _stored_on(self, device: torch.device) -> Tensor:
-        if device not in self._copies:
-            self._copies[device] = torch.from_numpy(self.stored).to(device)
-        return self._copies[device]
-
-    @cached_property
-    def _copies(self) -> dict[torch.device, Tensor]:
-        return {}
-
-
-def _canonical(values: NDArray[Any]) -> bytes:
+def canonical(values: NDArray[Any]) -> bytes:
     """Bytes of a column that depend on neither the widest string in it nor the byte order of the machine."""
     if values.dtype.kind == "U":
         return "\0".join(values.tolist()).encode()

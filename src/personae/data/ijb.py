@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.faces import FaceSamples, Rows
+from personae.data.faces import Rows
+from personae.data.samples import FaceSamples
 from personae.data.streamed import StreamedStore, streamed
 from personae.errors import DataError
 

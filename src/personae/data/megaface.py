@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.faces import FaceSamples
 from personae.data.readers.listing import path_inside
 from personae.data.readers.official import read_lines
+from personae.data.samples import FaceSamples
 from personae.data.streamed import StreamedStore, streamed
 from personae.errors import DataError
 

@@ -14,16 +14,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from personae.data.shapes import Sizes
 from personae.errors import ConfigError, DataError, Interrupted
 from personae.files import lock, private_folder, replacing, write_text
+
+if TYPE_CHECKING:  # whoever only looks at files does without PyTorch, which takes a second or two to import
+    import torch
+    from torch import Tensor
 
 Pixels = NDArray[np.uint8]
 Append = Callable[[Pixels], None]
@@ -65,7 +67,7 @@ class Store(Protocol):
 
     def take(self, rows: NDArray[np.int64]) -> Pixels: ...
 
-    def on(self, device: torch.device) -> Tensor | None:
+    def on(self, device: "torch.device") -> "Tensor | None":
         """All of them, on a GPU; None if they would take more than half of the memory that is free there."""
 
 
@@ -86,13 +88,15 @@ class PixelStore:
     def take(self, rows: NDArray[np.int64]) -> Pixels:
         return self._mapped.take(rows, axis=0)
 
-    def on(self, device: torch.device) -> Tensor | None:
+    def on(self, device: "torch.device") -> "Tensor | None":
         with _uploading:
             if device not in self._copies:
                 self._copies[device] = self._upload(device)
         return self._copies[device]
 
-    def _upload(self, device: torch.device) -> Tensor | None:
+    def _upload(self, device: "torch.device") -> "Tensor | None":
+        import torch
+
         if 2 * self._mapped.nbytes > torch.cuda.mem_get_info(device)[0]:
             return None
         resident = torch.empty(self._mapped.shape, dtype=torch.uint8, device=device)
@@ -103,7 +107,7 @@ class PixelStore:
         return resident
 
     @cached_property
-    def _copies(self) -> dict[torch.device, Tensor | None]:
+    def _copies(self) -> "dict[torch.device, Tensor | None]":
         return {}
 
     @cached_property

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from personae.data.align import similarity, template, warp
-from personae.data.faces import FaceSamples, Rows
+from personae.data.faces import Rows
 from personae.data.images import ImageError, decode, decode_whole, size_of
 from personae.data.pixels import Pixels
 from personae.data.readers.listing import path_inside, read_file
+from personae.data.samples import FaceSamples
 from personae.data.shapes import refuse_unaligned
 from personae.errors import DataError, Unreadable
 

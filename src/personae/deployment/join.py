@@ -17,7 +17,7 @@ from personae.core.acceleration import Acceleration
 from personae.core.message import Message, Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.deployment.certs import needed, private_key, require_secret
 from personae.deployment.consent import Consent
 from personae.deployment.desk import Desk, Workshop

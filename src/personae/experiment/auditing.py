@@ -20,7 +20,8 @@ from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.explain import nearest
 from personae.experiment.materials import Materials
-from personae.experiment.sources import SYNTHETIC, Source
+from personae.experiment.section import SYNTHETIC
+from personae.experiment.sources import Source
 from personae.privacy.audit import (
     PRIVACY_ATTACKS,
     Audit,

@@ -9,7 +9,7 @@ import torch
 
 from personae.core.registry import Registry
 from personae.data import FaceSet, PairSet, open_faces, read_group_pairs, read_pairs
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.data.ijb import IjbMeta, open_ijb
 from personae.data.ijb import Roster as IjbRoster
 from personae.data.megaface import open_megaface

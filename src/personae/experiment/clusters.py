@@ -17,7 +17,7 @@ from torch import Tensor
 from personae.core.embedder import embed
 from personae.core.rng import generator
 from personae.data import FaceSet, open_faces
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.data.readers.folders import is_flat
 from personae.errors import ConfigError
 from personae.experiment.explain import explain

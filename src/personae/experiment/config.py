@@ -1,7 +1,6 @@
 """The schema of an experiment file."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,24 +11,20 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from personae.core.registry import references
 from personae.core.stage import Recipe, predecessors
 from personae.data import PartitionPlan
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.errors import ConfigError
 from personae.evaluation.personalized import AmongEverybody
 from personae.experiment.explain import explain
 from personae.experiment.forgotten import Forgotten, forgotten_in
 from personae.experiment.labels import Unlabelled, require_labels, unlabelled_sides
-from personae.experiment.overrides import absolute, apply, begins_anew
-from personae.experiment.recipes import absent, folder_of, locate
+from personae.experiment.reading import read_experiment, variants_in
 from personae.experiment.retention import Retention
 from personae.experiment.section import Section
 from personae.experiment.sources import Data, Source
 from personae.experiment.stages import StageSection
-from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 from personae.models import Network
 from personae.privacy.accountant import Budget
 from personae.runtime.firewall import Firewall
-
-DEEPEST = 20  # tables within each other, in a file
 
 
 class Evaluation(Section):
@@ -158,59 +153,13 @@ def still_without(experiment: Experiment, run: Path) -> Experiment:
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Experiment:
-    """Read an experiment file, or the recipe of this name (`experiment/recipes.py`).
-
-    A file's paths are relative to its folder, those of recipes and of overrides to the current one.
-
-    Overrides look like `stages.federate.rounds=3`. One that puts files in the place of synthetic faces,
-    `data.private.source=faces`, also does away with what the file says of those, such as how many there are.
-    A file may say `extends = "other.toml"`, or name a recipe there, and hold only what is different. It may hold
-    `[variants]` of its experiment (`experiment/variants.py`); without naming one it is as it stands.
-    """
-    path = locate(path)
-    raw = _read(path)
-    raw = varied(raw, variant, str(path)) if variant is not None else raw
-    raw.pop(VARIANTS, None)
-    raw = absolute(raw, folder_of(path))
-    for override in sorted(overrides, key=lambda override: not begins_anew(override.partition("=")[0])):
-        apply(raw, override)
-    return parse_experiment(absolute(raw, Path.cwd()), str(path))
+    """Read an experiment file, or the recipe of this name, and check it (`experiment/reading.py`)."""
+    return parse_experiment(*read_experiment(path, overrides, variant))
 
 
 def load_variants(path: str | Path) -> dict[str, Experiment]:
     """Every variant that an experiment file holds, by name."""
-    return {name: load_experiment(path, variant=name) for name in _read(locate(path)).get(VARIANTS, {})}
-
-
-def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise absent(path) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
-        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
-    _refuse_depth(raw, path)
-    if EXTENDS not in raw:
-        return raw
-    other, chain = locate(str(raw.pop(EXTENDS)), path.parent), below | {path.resolve()}
-    if other.resolve() in chain:
-        raise ConfigError(f"{path}: {EXTENDS} leads back to {other}")
-    base = absolute(_read(other, chain), folder_of(other))
-    base.pop("name", None)  # another experiment may have another name and need not start again for it
-    whole: dict[str, Any] = merged(base, raw, str(path))
-    return whole
-
-
-def _refuse_depth(raw: Mapping[str, Any], path: Path) -> None:
-    """Whatever goes through an experiment later goes down all its tables."""
-    level: list[Any] = [raw]
-    for _ in range(DEEPEST):
-        values = [list(each.values()) if isinstance(each, Mapping) else each for each in level]
-        level = [item for items in values for item in items if isinstance(item, Mapping | list)]
-    if level:
-        raise ConfigError(f"{path}: its tables are nested more than {DEEPEST} deep; no experiment needs that")
+    return {name: load_experiment(path, variant=name) for name in variants_in(path)}
 
 
 def parse_experiment(raw: Mapping[str, Any], origin: str, *, trusted: bool = True) -> Experiment:

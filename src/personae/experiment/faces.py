@@ -13,13 +13,14 @@ from PIL import Image
 from personae.core.holdings import ClientFaces
 from personae.data import FaceSet, Partition, PartitionPlan, Split, open_faces
 from personae.data.clients import PartitionedFaces
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.labels import require_labels
 from personae.experiment.materials import Materials
-from personae.experiment.sources import SYNTHETIC, Source
+from personae.experiment.section import SYNTHETIC
+from personae.experiment.sources import Source
 from personae.files import replacing
 
 _OWN = "own"

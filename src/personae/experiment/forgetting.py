@@ -28,7 +28,7 @@ from personae.experiment.forgotten import Forgotten, absent, people_of, pseudony
 from personae.experiment.materials import Materials
 from personae.experiment.overrides import apply
 from personae.experiment.run import conduct
-from personae.experiment.sources import SYNTHETIC
+from personae.experiment.section import SYNTHETIC
 from personae.experiment.successor import AUDITED, MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.forgotten_log import ForgottenEntry

@@ -19,7 +19,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.holdings import Holdings
 from personae.core.layout import Layout
 from personae.core.stage import Stage
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import federation_of
 from personae.experiment.config import Experiment, parse_experiment

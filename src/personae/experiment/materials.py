@@ -21,7 +21,8 @@ from personae.evaluation.verification import sample_pairs
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.forgotten import without
-from personae.experiment.sources import SYNTHETIC, Source
+from personae.experiment.section import SYNTHETIC
+from personae.experiment.sources import Source
 
 RESAMPLES, MOST_RESAMPLED = 200, 10_000
 POPULATIONS = "heldout/populations"

@@ -6,7 +6,7 @@ from typing import Any
 
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
-from personae.experiment.sources import SYNTHETIC
+from personae.experiment.section import SYNTHETIC
 
 CHOSEN = (
     "algorithm",

@@ -10,7 +10,7 @@ from typing import Any
 
 from personae.algorithms import Adapt, FedFace, FedPE, Unsupervised
 from personae.core.strong_start import with_strong_start
-from personae.data.decoding import Handling
+from personae.data.handling import Handling
 from personae.data.readers.folders import has_images_alone
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
@@ -22,7 +22,6 @@ from personae.models import Network, load_weights
 from personae.words import counted
 
 Table = dict[str, Any]
-PACKED = (".zip", ".faces")  # faces in one file
 FEW = 5  # people at a client: with fewer, a client's own task says little about faces
 USUAL_PEOPLE, MOST_CLIENTS = 10, 10  # of a client, and clients, where nobody says how many there are
 PASSES, PASSES_ON = 18, 6  # how often every client is asked: from scratch, and from a model that knows faces
@@ -55,13 +54,6 @@ class Situation:
     def start(self) -> str:
         """Words for a model that knows faces already; none where training begins from scratch."""
         return "the given weights" if self.weights else "a model trained on the public faces" if self.public else ""
-
-
-def are_faces(path: Path) -> bool:
-    """Whether a path means faces, and no experiment file and no recipe."""
-    if (path / "config.json").is_file():
-        raise ConfigError(f"{path} is a run: give the experiment file of it with --out {path} --resume to go on")
-    return path.is_dir() or (path.is_file() and path.suffix in PACKED)
 
 
 def propose(

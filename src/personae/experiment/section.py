@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
+SYNTHETIC = "synthetic"  # in the place of a path: faces that are rendered
+
 
 class Section(BaseModel):
     """Keys that it does not know are refused."""

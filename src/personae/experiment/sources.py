@@ -4,16 +4,14 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from personae.data.decoding import Crop, Handling, Missed
+from personae.data.handling import Crop, Handling, Missed
 from personae.data.readers.levels import Level
 from personae.data.readers.naming import named_layout
 from personae.data.readers.official import LAYOUTS
 from personae.data.synthetic import CAPTURES, DOMAINS, PEOPLE
 from personae.data.synthetic.domains import pair_name
 from personae.experiment.explain import nearest
-from personae.experiment.section import Section
-
-SYNTHETIC = "synthetic"
+from personae.experiment.section import SYNTHETIC, Section
 
 
 class Source(Section):

@@ -9,7 +9,7 @@ from typing import Any
 from personae.core.stage import predecessors
 from personae.data import PartitionPlan
 from personae.experiment.config import Experiment
-from personae.experiment.sources import SYNTHETIC
+from personae.experiment.section import SYNTHETIC
 from personae.files import write_text
 from personae.privacy.disclosure import descriptions, warning
 from personae.report.records import Run

@@ -15,7 +15,7 @@ from personae.experiment.home import OwnRun, is_home, own_run
 from personae.experiment.materials import Materials
 from personae.experiment.model import finished_stage
 from personae.experiment.personal import faces_of
-from personae.experiment.sources import SYNTHETIC
+from personae.experiment.section import SYNTHETIC
 from personae.progress import Notify, Progress, unheard
 from personae.recognition import card as cards
 from personae.report.privacy import plain_privacy

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy.stats
+from scipy.special import stdtrit
 
 from personae.evaluation.bootstrap import Interval, interval
 from personae.evaluation.protocols import LEVEL
@@ -102,5 +102,5 @@ def _of_mean(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     middle, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
+    reach = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * error
     return Interval(middle - reach, middle + reach)

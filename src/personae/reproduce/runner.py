@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from personae.core.acceleration import Acceleration
 from personae.core.threads import available_cores
 from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
@@ -212,6 +213,8 @@ def _message(job: Job, out: Path, execution: Execution) -> str:
             "out": str(out / job.folder),
             "begin": None if job.begin is None else str(out / job.begin),
             "device": execution.device,
+            "acceleration": asdict(execution.acceleration),
+            "trackers": execution.trackers,
             "cache": None if execution.cache is None else str(execution.cache),
         }
     )
@@ -223,7 +226,12 @@ def _perform(order: dict[str, Any]) -> str | None:
         conduct(
             Experiment.model_validate_json(order["experiment"]),
             Path(order["out"]),
-            Execution(device=order["device"], cache=None if order["cache"] is None else Path(order["cache"])),
+            Execution(
+                device=order["device"],
+                acceleration=Acceleration(**order["acceleration"]),
+                trackers=tuple(order["trackers"]),
+                cache=None if order["cache"] is None else Path(order["cache"]),
+            ),
             begin=None if order["begin"] is None else Path(order["begin"]),
             resume=True,
         )

@@ -3,19 +3,22 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from personae.console import output
-from personae.data.aligned import MISSES, Alignment
-from personae.data.faces import FaceSet
-from personae.data.holdings import Holding
 from personae.data.inspection import SHOWN, Inspection
 from personae.screen.basics import listed, print_json, say, size_text
 from personae.words import counted
 
+if TYPE_CHECKING:
+    from personae.data.aligned import Alignment
+    from personae.data.faces import FaceSet
+    from personae.data.holdings import Holding
 
-def holdings(summary: Sequence[Holding], picture: Path, as_json: bool) -> None:
+
+def holdings(summary: "Sequence[Holding]", picture: Path, as_json: bool) -> None:
     """Who holds what."""
     if as_json:
         print_json([dataclasses.asdict(holding) for holding in summary])
@@ -77,7 +80,7 @@ def inspection(found: Inspection, as_json: bool) -> None:
             say(f"  {command}")
 
 
-def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
+def packed(faces: "FaceSet", file: Path, as_json: bool) -> None:
     """What was packed, and where it is."""
     size = file.stat().st_size
     height, width = faces.size
@@ -92,8 +95,10 @@ def packed(faces: FaceSet, file: Path, as_json: bool) -> None:
     say(f'in an experiment: source = "{file}"{unlabelled} with a network of {width} x {height}')
 
 
-def aligned(done: Alignment, folder: Path, as_json: bool) -> None:
+def aligned(done: "Alignment", folder: Path, as_json: bool) -> None:
     """How many faces were aligned, and which were not."""
+    from personae.data.aligned import MISSES
+
     if as_json:
         print_json({"folder": str(folder), **dataclasses.asdict(done)})
         return

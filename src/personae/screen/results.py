@@ -1,5 +1,6 @@
 """What came of a run: the verdict in sentences, and a table with methods as rows that fits 80 columns."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -7,9 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from personae.console import output
+from personae.privacy.accountant import in_words, spent
+from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.comparison import Comparison
 from personae.report.content import Table as Content
+from personae.report.fairness import plain_fairness
+from personae.report.records import read_events, read_run
+from personae.report.table import rows_of
 from personae.report.verdict import Verdict
+from personae.report.verdict import verdict as verdict_of
+from personae.report.warnings import falls_of, remarks_on_rounds, warnings_of
 from personae.screen.basics import print_json, say
 
 SETTINGS = 12  # that are shown; the page has all
@@ -76,3 +84,29 @@ def _settings(content: Content) -> Table:
     if len(content.rows) > SETTINGS:
         table.add_row(Text(f"and {len(content.rows) - SETTINGS} more, in the page"))
     return table
+
+
+def models(run: Path, page: Path, as_json: bool) -> None:
+    """The verdict of a run, its models side by side, and where its report is."""
+    content = read_run(run)
+    found = verdict_of(content)
+    if as_json:
+        rows = [{"label": row.label, "metrics": row.metrics} for row in rows_of(content)]
+        evaluated = {"verdict": [*found.sentences, *found.remarks], "models": rows}
+        evaluated |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
+        evaluated |= {"differential_privacy": [each.plain() for each in spent(read_events(run))]}
+        evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
+        print_json({"run": str(run), "report": str(page), **evaluated})
+        return
+    _warn(falls_of(content))  # nobody should read figures of a model that got worse before knowing that it did
+    verdict(found)
+    print_clusters(output, run)
+    _warn(remarks_on_rounds(content))
+    for each in spent(read_events(run)):
+        say(f"differential privacy: {in_words(each)}")
+    say(f"report: {page}")
+
+
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
+        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """Runs: what came of them, what they will take, and the claims that they decide."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -11,70 +10,11 @@ from rich.text import Text
 from personae.console import output
 from personae.experiment.forecast import Forecast
 from personae.experiment.proposal import Proposal
-from personae.privacy.accountant import in_words, spent
-from personae.report.clusters import plain_clusters, print_clusters
-from personae.report.fairness import plain_fairness
-from personae.report.records import read_events, read_run
-from personae.report.table import rows_of
-from personae.report.verdict import verdict
-from personae.report.warnings import falls_of, remarks_on_rounds, warnings_of
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
-from personae.screen import results
 from personae.screen.basics import print_json, say, size_text
+from personae.screen.recipes import written_experiment
 from personae.words import counted
-
-
-def models(run: Path, page: Path, as_json: bool) -> None:
-    """The verdict of a run, its models side by side, and where its report is."""
-    content = read_run(run)
-    found = verdict(content)
-    if as_json:
-        rows = [{"label": row.label, "metrics": row.metrics} for row in rows_of(content)]
-        evaluated = {"verdict": [*found.sentences, *found.remarks], "models": rows}
-        evaluated |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
-        evaluated |= {"differential_privacy": [each.plain() for each in spent(read_events(run))]}
-        evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
-        print_json({"run": str(run), "report": str(page), **evaluated})
-        return
-    _warn(falls_of(content))  # nobody should read figures of a model that got worse before knowing that it did
-    results.verdict(found)
-    print_clusters(output, run)
-    _warn(remarks_on_rounds(content))
-    for each in spent(read_events(run)):
-        say(f"differential privacy: {in_words(each)}")
-    say(f"report: {page}")
-
-
-def _warn(lines: Sequence[str]) -> None:
-    for line in lines:
-        output.print(f"- {line}", style="yellow", markup=False, soft_wrap=True)
-
-
-def paths(made: Sequence[Path], as_json: bool) -> None:
-    """Files and folders that a command has made."""
-    if as_json:
-        print_json([str(path) for path in made])
-        return
-    for path in made:
-        say(str(path))
-
-
-def recipes(summaries: Mapping[str, str], as_json: bool) -> None:
-    """The recipes by name, with what each says of itself."""
-    if as_json:
-        print_json(summaries)
-        return
-    table = Table("recipe", "", box=box.SIMPLE_HEAD)
-    for name, text in summaries.items():
-        table.add_row(Text(name), Text(text))
-    output.print(table)
-    say("personae run RECIPE runs one; personae init RECIPE writes it as a file of your own, to edit")
-
-
-def written_experiment(path: Path, command: str) -> None:
-    """Where an experiment file is, and how it runs."""
-    say(f"{path}: edit it, then: personae {command} {path}")
 
 
 def proposal(found: Proposal, to: Path | None, as_json: bool) -> None:

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from personae import load_experiment
 from personae.cli import app
-from personae.commands import runs
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment
 
@@ -34,7 +33,7 @@ def tiny(name: str) -> Experiment:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "load_experiment", tiny)
+    monkeypatch.setattr("personae.experiment.config.load_experiment", tiny)
     return tmp_path
 
 

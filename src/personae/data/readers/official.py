@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.io
 
 from personae.data.readers.listing import Listing, files_below, lines_of, path_inside, stamp_below
 from personae.errors import DataError
@@ -223,6 +222,8 @@ def _matlab(root: Path, layout: PairLayout) -> list[ListedPair]:
     file = root / layout.file
     try:
         pairs = []
+        import scipy.io  # takes a while
+
         for split in scipy.io.loadmat(file, variable_names=["splits"])["splits"].ravel():
             names, labels = split.ravel()[0].tolist()[:2]
             for first, second, label in zip(*names, labels.ravel(), strict=True):

@@ -1,0 +1,66 @@
+"""The claims of a paper, put to the test."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from personae import screen
+from personae.commands.options import AsJson, Device, execution_of
+from personae.console import notify
+from personae.errors import Interrupted, OutOfTime
+from personae.reproduce.reproduce import Scale, find_system, reproduce
+from personae.reproduce.runner import Runner
+from personae.reproduce.systems import SYSTEMS
+
+app = typer.Typer()
+
+
+@app.command(name="reproduce")
+def reproduce_claims(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
+    scale: Annotated[
+        Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its size.")
+    ] = "small",
+    claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="MINUTES", min=0, help="Stop after this many minutes (exit code 5); --resume continues."),
+    ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Judge runs made elsewhere, from their records.jsonl; run nothing."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time: one per core, or 8 on a GPU.")
+    ] = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Run the experiments behind a paper's claims, and say which of them hold."""
+    system = find_system(name)
+    folder = out or Path("runs") / f"reproduce-{name}-{scale}"
+    hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
+    hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
+    hint += "" if workers is None else f" --workers {workers}"
+    deadline = None if budget is None else time.monotonic() + 60 * budget
+    try:
+        result = reproduce(
+            system,
+            folder,
+            scale=scale,
+            claims=[item.strip() for item in claims.split(",")] if claims else [],
+            seeds=seeds,
+            resume=resume,
+            records=records or [],
+            runner=Runner(execution_of(device, workers), deadline),
+            notify=notify,
+        )
+    except (KeyboardInterrupt, OutOfTime) as stop:
+        why = f"the {budget:g} minutes are spent" if isinstance(stop, OutOfTime) else "stopped"
+        raise Interrupted(f"{why}; what is done is in {folder}; continue with: {hint}") from None
+    screen.findings_of_claims(result, folder, as_json)

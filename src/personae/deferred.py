@@ -1,0 +1,20 @@
+"""Packages whose names are imported when they are first asked for: some take seconds, and most commands need few."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def deferred(package: str, **modules: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: each of its modules with the names that come from there."""
+    places = {name: module for module, names in modules.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{places[name]}"), name)
+        setattr(sys.modules[package], name, value)  # even where a module of the same name stands there now
+        return value
+
+    return find
