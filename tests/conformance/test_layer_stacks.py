@@ -23,7 +23,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import Layer, layered
 from personae.core.stage import Stage
 from personae.errors import ConfigError
-from personae.layers import LAYERS, Canaries, Carry, Centres, Clip, LocalNoise, Noise, SecretSum
+from personae.layers import LAYERS, Canaries, Carry, Centres, Clip, LocalNoise, Noise, SecretSum, TopK
 from personae.layers.people import People
 from personae.runtime.firewall import Firewall
 from personae.runtime.flower import GridTransport
@@ -54,6 +54,8 @@ STACKS: dict[str, tuple[Layer, ...]] = {
         Noise(norm=0.05, multiplier=0.5, people=People(expected=2, share=0.7, beside=3), randomness="seed"),
     ),
     "canaries": (Canaries(count=2, norm=0.05),),
+    "top-k": (TopK(share=0.1),),
+    "top-k-then-clip": (TopK(share=0.1), Clip(norm=0.05)),
 }
 RULES: dict[str, Aggregation] = {
     "mean": Mean(),
@@ -83,6 +85,8 @@ REFUSED = {  # by stack: the algorithms that it cannot go around
     "local-noise-then-sum": NO_MODEL | BESIDES,
     "noise-for-people": set(FEDERATED) - {"fedpe", "hf_maml"},
     "canaries": NO_MODEL | TEMPLATES,
+    "top-k": NO_MODEL,
+    "top-k-then-clip": NO_MODEL,
 }
 Combination = tuple[str, str, str]
 
@@ -137,7 +141,17 @@ def test_what_may_go_together_is_what_is_expected_to() -> None:
         assert runs == set(FEDERATED) - refused, stack
     by_any_rule = {stack for _, stack, rule in EVERYTHING if rule == "median"}
     assert by_any_rule == {
-        *("carry-momentum", "carry-at-clients", "carry-norms", "clip", "local-noise", "centres", "canaries")
+        *(
+            "carry-momentum",
+            "carry-at-clients",
+            "carry-norms",
+            "clip",
+            "local-noise",
+            "centres",
+            "canaries",
+            "top-k",
+            "top-k-then-clip",
+        )
     }
     assert {name for name, _, rule in EVERYTHING if rule == "median"} == set(FEDERATED) - NO_MODEL - {"q_fedavg"}
 

@@ -27,6 +27,6 @@ class OwnHost(ClientHost):
             self._evaluated = None  # the next model is another one, and many clients may share this memory
 
     def leaving(self, request: Request, message: Message, coding: Coding) -> None:
-        self._own.records.sent(request.stage, coding.bytes(message, answer=True))
+        self._own.records.sent(request.stage, coding.bytes(message, request.down))
         if isinstance(message, ClientEvaluation):
             self._own.records.evaluated(request.stage, request.round, message.metrics.values)

@@ -9,9 +9,10 @@ from personae.layers.clip import Clip
 from personae.layers.local_noise import LocalNoise
 from personae.layers.noise import Noise
 from personae.layers.secret_sum import SecretSum
+from personae.layers.top_k import TopK
 
 LAYERS: Registry[Layer] = Registry(
-    "personae.layers", Layer, (Canaries, Carry, Clip, Noise, LocalNoise, Centres, SecretSum)
+    "personae.layers", Layer, (Canaries, Carry, Clip, Noise, LocalNoise, Centres, SecretSum, TopK)
 )
 EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client, for tables
     Carry(momentum="client"),
@@ -25,6 +26,7 @@ EXAMPLES: tuple[Layer, ...] = (  # settings that differ in what leaves a client,
     LocalNoise(norm=1.0, multiplier=10.0),
     Centres(clusters=4, multiplier=1.0),
     SecretSum(),
+    TopK(),
 )
 
-__all__ = ["EXAMPLES", "LAYERS", "Canaries", "Carry", "Centres", "Clip", "LocalNoise", "Noise", "SecretSum"]
+__all__ = ["EXAMPLES", "LAYERS", "Canaries", "Carry", "Centres", "Clip", "LocalNoise", "Noise", "SecretSum", "TopK"]

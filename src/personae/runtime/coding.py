@@ -12,7 +12,8 @@ from personae.errors import ConfigError
 
 BLOCK = 1024  # values that share a scale
 STEPS = 127  # to either side of zero
-SCALES = ":scales"  # what the array beside another is called after it
+SCALES, PLACES = ":scales", ":places"  # what the array beside another is called after it
+LARGEST = 2**31 - 1  # places of an array are 32 bits
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,21 @@ class Coding:
     as its difference from the array of the same name in the request, where there is one: then the error is a share of
     the difference, and what the server sends stays exact. All else (tokens, counts, figures) is exact always.
 
+    `changed`: of an answer's array, only the values that differ from the request's array of the same name travel, with
+    their places, where that is shorter. It is exact, and pays where a layer such as `top-k` leaves most values alone.
+
     `whole`: a network's entries are one array, in the order of its layout, which both sides have to share.
     """
 
     dtype: torch.dtype = torch.float32
     delta: bool = False
+    changed: bool = False
     whole: bool = False
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether an answer is coded by what it was given to."""
+        return self.delta or self.changed
 
     @property
     def error(self) -> float:
@@ -43,29 +53,38 @@ class Coding:
         return packet if self.delta else self._rounded(packet, {})
 
     def answer(self, packet: Packet, request: Packet) -> Packet:
+        if self.changed:
+            return Packet(_only_changed(packet.arrays, request.arrays), packet.scalars)
         return self._rounded(packet, request.arrays if self.delta else {})
 
     def restored(self, packet: Packet, request: Packet | None = None) -> Packet:
         """What was sent, as float32 again; `request` is what an answer was given to."""
-        base = request.arrays if request is not None and self.delta else {}
+        base = request.arrays if request is not None and self.looks_back else {}
+        if self.changed:
+            return Packet(_all_again(packet.arrays, base), packet.scalars)
         if self.dtype == torch.float32:
             return packet
         coded = {name: array for name, array in packet.arrays.items() if not name.endswith(SCALES)}
         arrays = {name: self._restore(name, array, packet.arrays, base.get(name)) for name, array in coded.items()}
         return Packet(arrays, packet.scalars)
 
-    def bytes(self, message: Message, *, answer: bool) -> dict[str, int]:
-        """Payload kind -> bytes that cross of it."""
-        exact = self.dtype == torch.float32 or (self.delta and not answer)
+    def bytes(self, message: Message, answers: Message | None = None) -> dict[str, int]:
+        """Payload kind -> bytes that cross of it; `answers` is the message that an answer was given to."""
+        exact = self == EXACT or (self.looks_back and answers is None)
         total: dict[str, int] = {}
-        for part in message.parts():
-            size = part.bytes - (0 if exact else sum(map(self._saved, _floats(part))))
+        for name, part in message.fields().items():
+            before = answers.fields().get(name) if answers is not None else None
+            size = part.bytes - (0 if exact else self._saved(part, before))
             total[type(part).__name__] = total.get(type(part).__name__, 0) + size
         return total
 
-    def _saved(self, array: Tensor) -> int:
-        scales = 4 * _blocks(array) if self.dtype == torch.int8 else 0
-        return (4 - self.dtype.itemsize) * array.numel() - scales
+    def _saved(self, part: Payload, before: Payload | None) -> int:
+        arrays = {name: array for name, array in part.pack()[0].items() if array.dtype == torch.float32}
+        if self.changed:
+            travels = _only_changed(arrays, before.pack()[0] if before is not None else {})
+        else:
+            travels = self._rounded(Packet(arrays, {}), {}).arrays
+        return sum(array.nbytes for array in arrays.values()) - sum(array.nbytes for array in travels.values())
 
     def _rounded(self, packet: Packet, base: Arrays) -> Packet:
         if self.dtype == torch.float32:
@@ -103,6 +122,7 @@ CODINGS = {
     "delta-fp16": Coding(torch.float16, delta=True),
     "delta-bf16": Coding(torch.bfloat16, delta=True),
     "delta-int8": Coding(torch.int8, delta=True),
+    "changed": Coding(changed=True),
 }
 
 
@@ -141,6 +161,32 @@ def _blocks(array: Tensor) -> int:
     return -(-array.numel() // BLOCK)
 
 
-def _floats(payload: Payload) -> list[Tensor]:
-    arrays, _ = payload.pack()
-    return [array for array in arrays.values() if array.dtype == torch.float32]
+def _only_changed(arrays: Arrays, base: Arrays) -> dict[str, Tensor]:
+    """Values that differ by any bit, and beside them their places, where both are shorter than the array."""
+    found: dict[str, Tensor] = {}
+    for name, array in arrays.items():
+        before = base.get(name)
+        found[name] = array
+        if array.dtype == torch.float32 and before is not None and before.shape == array.shape:
+            flat = array.flatten()
+            places = (flat.view(torch.int32) != before.flatten().view(torch.int32)).nonzero().flatten()
+            if 2 * len(places) < flat.numel() <= LARGEST:
+                found |= {name: flat[places], name + PLACES: places.to(torch.int32)}
+    return found
+
+
+def _all_again(arrays: Arrays, base: Arrays) -> dict[str, Tensor]:
+    found = {name: array for name, array in arrays.items() if not name.endswith(PLACES)}
+    for name in [name for name in found if name + PLACES in arrays]:
+        values, places, before = found[name], arrays[name + PLACES], base.get(name)
+        fits = before is not None and values.dtype == before.dtype and places.dtype == torch.int32
+        if not fits or values.ndim != 1 or places.shape != values.shape:
+            raise WireError("its values have no places that fit them")
+        assert before is not None
+        rising = bool((places[1:] > places[:-1]).all())
+        if len(places) and not (rising and places[0] >= 0 and places[-1] < before.numel()):
+            raise WireError("its values have no places that fit them")
+        whole = before.flatten().clone()
+        whole[places.long()] = values
+        found[name] = whole.reshape(before.shape)
+    return found

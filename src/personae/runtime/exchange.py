@@ -23,6 +23,7 @@ class Exchange:
         self._transport, self._task, self._stage, self._round = transport, task, stage, round_
         self._coding = coding
         self._crossed: dict[ClientInfo, list[Transfer]] = defaultdict(list)
+        self._asked: dict[ClientInfo, Message] = {}
 
     def ask(self, state: ServerState, clients: Iterable[ClientInfo]) -> Iterator[Answer | Failure]:
         """Answers as they come; a client that tells of trouble has failed."""
@@ -37,7 +38,7 @@ class Exchange:
     def _put(self, task: str, downs: Iterable[tuple[ClientInfo, Message]]) -> Iterator[Answer | Failure]:
         for answer in self._transport.exchange(self._requests(task, downs)):
             if isinstance(answer, Answer):
-                self._count(answer.client, "up", answer.message)
+                self._count(answer.client, "up", answer.message, self._asked.get(answer.client))
                 if isinstance(answer.message, Trouble):
                     yield self._failure(answer.client, answer.message.failure.value)
                     continue
@@ -54,10 +55,17 @@ class Exchange:
     def _requests(self, task: str, downs: Iterable[tuple[ClientInfo, Message]]) -> Iterator[Request]:
         for client, down in downs:
             self._count(client, "down", down)
+            self._asked[client] = down
             yield Request(task, self._stage.name, self._round, client, down)
 
-    def _count(self, client: ClientInfo, direction: Literal["down", "up"], message: Message) -> None:
-        for payload, size in self._coding.bytes(message, answer=direction == "up").items():
+    def _count(
+        self,
+        client: ClientInfo,
+        direction: Literal["down", "up"],
+        message: Message,
+        answers: Message | None = None,
+    ) -> None:
+        for payload, size in self._coding.bytes(message, answers).items():
             transfer = Transfer(
                 stage=self._stage.name,
                 round=self._round,

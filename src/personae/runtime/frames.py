@@ -100,7 +100,7 @@ def to_answer(
 
 def _base(request: Request, coding: Coding) -> Packet:
     """What an answer is coded as a difference from, where it is."""
-    return wire.encode(request.down, whole=coding.whole) if coding.delta else Packet({}, {})
+    return wire.encode(request.down, whole=coding.whole) if coding.looks_back else Packet({}, {})
 
 
 def _frame(header: dict[str, Any], packet: Packet) -> bytes:

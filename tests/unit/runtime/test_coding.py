@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from personae.algorithms.fedpe import Up
 from personae.core import wire
 from personae.core.layout import Layout
+from personae.core.message import Broadcast
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.wire import Packet, WireError
 from personae.errors import ConfigError
 from personae.runtime.coding import CODINGS, EXACT, coding_of
 
 ROUNDED = {name: coding for name, coding in CODINGS.items() if coding != EXACT}
+ROUNDED.pop("changed")
+CHANGED = CODINGS["changed"]
 HALVES = {name: coding for name, coding in ROUNDED.items() if coding.dtype != torch.int8}
 EIGHT = CODINGS["delta-int8"]
 numbers = st.floats(-60_000, 60_000, width=32, allow_subnormal=False)
@@ -119,14 +122,56 @@ def test_bytes_are_those_of_the_arrays_as_they_travel(layout: Layout) -> None:
     update = Up(model=ModelState(layout, torch.zeros(layout.size)), samples=Count(5), training=Scalars({"loss": 1.0}))
     exact = {"ModelState": 4 * layout.size, "Count": 8, "Scalars": 8}
     half = exact | {"ModelState": 2 * layout.size}
-    assert EXACT.bytes(update, answer=True) == EXACT.bytes(update, answer=False) == exact
-    assert CODINGS["fp16"].bytes(update, answer=True) == CODINGS["fp16"].bytes(update, answer=False) == half
-    assert CODINGS["delta-bf16"].bytes(update, answer=True) == half
-    assert CODINGS["delta-bf16"].bytes(replace(update), answer=False) == exact
+    asked = Broadcast(model=ModelState(layout, torch.zeros(layout.size)))
+    assert EXACT.bytes(update, asked) == EXACT.bytes(update) == exact
+    assert CODINGS["fp16"].bytes(update, asked) == CODINGS["fp16"].bytes(update) == half
+    assert CODINGS["delta-bf16"].bytes(update, asked) == half
+    assert CODINGS["delta-bf16"].bytes(replace(update)) == exact
     coded = EIGHT.answer(wire.encode(update), Packet({}, {})).arrays
     crossing = sum(array.numel() * array.itemsize for array in coded.values())
-    assert EIGHT.bytes(update, answer=True) == exact | {"ModelState": crossing}
-    assert EIGHT.bytes(update, answer=False) == exact
+    assert EIGHT.bytes(update, asked) == exact | {"ModelState": crossing}
+    assert EIGHT.bytes(update) == exact
+    moved = replace(update, model=ModelState(layout, torch.eye(1, layout.size).flatten()))
+    assert CHANGED.bytes(update, asked) == exact | {"ModelState": 0}
+    assert CHANGED.bytes(moved, asked) == exact | {"ModelState": 8}  # a value and its place
+    assert CHANGED.bytes(moved) == exact
+
+
+@given(st.lists(st.tuples(numbers, st.booleans()), min_size=1, max_size=40))
+def test_values_that_changed_are_all_that_travels_and_the_rest_is_known(values: list[tuple[float, bool]]) -> None:
+    base = torch.tensor([value for value, _ in values])
+    exact = torch.tensor([value + 1 if moved else value for value, moved in values])
+    request = Packet({"model/a": base.reshape(1, -1)}, {})
+    packet = Packet({"model/a": exact.reshape(1, -1), "rows": exact, "tokens": torch.arange(3)}, {"samples/value": 3})
+    coded = CHANGED.answer(packet, request)
+    different = int((base != exact).sum())
+    assert coded.arrays["model/a"].numel() == (different if 2 * different < len(values) else len(values))
+    back = CHANGED.restored(coded, request)
+    assert back.arrays.keys() == packet.arrays.keys()
+    assert all(torch.equal(back.arrays[name], array) for name, array in packet.arrays.items())
+    assert back.scalars == packet.scalars
+    assert CHANGED.request(request) is request
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        torch.tensor([0, 0], dtype=torch.int32),
+        torch.tensor([1, 0], dtype=torch.int32),
+        torch.tensor([-1, 0], dtype=torch.int32),
+        torch.tensor([0, 9], dtype=torch.int32),
+        torch.tensor([0], dtype=torch.int32),
+        torch.tensor([0, 1]),
+        torch.tensor([[0, 1]], dtype=torch.int32),
+    ],
+    ids=str,
+)
+def test_places_that_do_not_fit_are_no_answer(places: torch.Tensor) -> None:
+    answer = Packet({"a": torch.ones(2), "a:places": places}, {})
+    with pytest.raises(WireError, match="no places that fit"):
+        CHANGED.restored(answer, Packet({"a": torch.zeros(9)}, {}))
+    with pytest.raises(WireError, match="no places that fit"):
+        CHANGED.restored(answer, Packet({}, {}))
 
 
 def test_an_unknown_coding_is_named() -> None:
