@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from personae.deployment.certs import make_certificates
 from personae.deployment.processes import free_port
-from personae.experiment import run
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import deal
 from personae.experiment.materials import Materials
+from personae.experiment.run import conduct
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.seal import sealed, unsealed
@@ -157,9 +155,12 @@ class Lab(Processes):
     def alone(self, lost: Places = (), spoiled: Places = ()) -> Path:
         """The same experiment in this process, without the work, or the answers, of these clients in these rounds."""
         out = self.folder / "alone"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "local_transport", lambda federation, *_: Losing(federation, lost, spoiled))
-            run.conduct(load_experiment(self.experiment), out, Execution(cache=self.folder / "cache"))
+        conduct(
+            load_experiment(self.experiment),
+            out,
+            Execution(cache=self.folder / "cache"),
+            connect=lambda federation, *_: Losing(federation, lost, spoiled),
+        )
         return out
 
     def serve(self, *options: str, program: Sequence[str] = PERSONAE) -> subprocess.Popen[bytes]:

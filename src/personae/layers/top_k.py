@@ -50,9 +50,7 @@ class TopK(Layer):
             raise ValueError(f"clients of {described(algorithm)} send no model, of which a part could wait")
         for layer in layers_of(algorithm):
             if isinstance(layer, Clip) or layer.mechanism:
-                raise ValueError(
-                    f"what waits would come on top of what {layer.name} bounds: name top-k before it"
-                )
+                raise ValueError(f"what waits would come on top of what {layer.name} bounds: name top-k before it")
 
     def types(self, inner: Types) -> Types:
         return replace(inner, private=extended(inner.private, Waiting))
