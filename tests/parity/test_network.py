@@ -160,7 +160,7 @@ LONGER = EXPERIMENT.replace("iterations = 2", "iterations = 200").replace("round
 
 @pytest.mark.slow
 def test_a_client_that_is_killed_is_missed_until_it_is_back(tmp_path: Path) -> None:
-    with lab(tmp_path / "lab", LONGER.replace("rounds = 3", "rounds = 7")) as here:
+    with lab(tmp_path / "lab", LONGER.replace("rounds = 3", "rounds = 7\nquorum = 0.3")) as here:
         here.serve("--deadline", "300")
         for client in here.clients:
             here.join(client)

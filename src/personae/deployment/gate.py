@@ -52,7 +52,7 @@ SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
 HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
 LISTEN = 0.05  # seconds between two looks at whom the server asks
-ATTENTION = 1.0  # seconds between two looks whether a client that is kept waiting is still there
+ATTENTION = 0.5  # seconds between two looks whether a client that is kept waiting is still there
 IDLE = 30  # seconds for which a connection may be silent between two calls
 _OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
 
@@ -79,6 +79,7 @@ class Waiting:
         self._rung = {name: asyncio.Event() for name in self._requests}
         (run / ASKED).touch()  # whoever asks rings where somebody listens
         self._bell, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
+        self.over = False  # the gate closes: nobody waits any longer
 
     async def listen(self) -> None:
         while True:
@@ -98,12 +99,14 @@ class Waiting:
     async def until_asked(self, name: str, request: Request) -> None:
         """Or for a while; ClientDisconnect where the client leaves, so that nobody gets its request in its place."""
         end = time.monotonic() + HOLD
-        while not self._requests[name] and time.monotonic() < end:
+        while not self._requests[name] and time.monotonic() < end and not self.over:
             self._rung[name].clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._rung[name].wait(), ATTENTION)
             if await request.is_disconnected():
                 raise ClientDisconnect
+        if self.over:
+            raise HTTPException(503)
         self._requests[name] = max(0, self._requests[name] - 1)
 
 
@@ -164,6 +167,8 @@ class Gate:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._waiting is not None:
+            self._waiting.over = True
         self._server.should_exit = True
         self._thread.join()
 
