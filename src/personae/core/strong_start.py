@@ -13,7 +13,7 @@ STRONG_START: Mapping[str, Any] = {
     "head_init": "mean",  # random class embeddings pull the features to where nobody is
     "batch_norm": "eval",  # the weights come with statistics of more people than any client has
     "training": {"lr": 0.001},
-    "meta": {"lr": 0.01, "batch_norm": "eval"},  # ten times as much, since it has no momentum
+    "meta": {"lr": 0.001, "batch_norm": "eval"},
 }
 
 
