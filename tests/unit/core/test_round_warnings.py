@@ -16,7 +16,7 @@ from personae.parts.public import PublicSampling
 from personae.report.html import write_report
 from personae.report.records import read_run
 from personae.report.warnings import warnings_of
-from personae.screen import runs as screen
+from personae.screen import results as screen
 from toys import TRAINING, Rehearsal, cut_off, quickly, stage_of
 
 SHARE = "the share of public faces taken for hard negatives is 100%"
