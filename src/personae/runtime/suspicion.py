@@ -4,8 +4,8 @@ Honest updates point in about as many directions as there are clients: their peo
 them, and common among attackers. *Alike*: two updates are far more alike than pairs of that round are. *Against*: an
 update goes against the sum of the others, far more than updates of that round do. Both are measured in robust
 deviations of the round itself. There must be something to go against: where fewer than two thirds of a round go along
-with the others, as among clients that are near their optimum, no direction is a sign. *Long*: an update is many times
-as long as it may be without being drawn back.
+with the others, as among clients that are near their optimum, this proves nothing about a client that has no score yet.
+*Long*: an update is many times as long as it may be without being drawn back.
 
 One round proves little. A client's score adds up what its signs exceed a usual round by, and falls again in rounds
 without signs. Above a bound its updates are left out, and the score goes on: it can come back by itself.
@@ -58,14 +58,16 @@ class Signs:
     whom: str
     against: float  # how far it goes against the others
     long: float = 0.0  # how many times as long it is as it may be
+    agreed: bool = True  # whether two thirds of the round go along with the others
 
     @property
     def strength(self) -> float:
         return max(self.alike, self.against, self.long)
 
-    def gain(self, bound: float) -> float:
+    def gain(self, before: float, bound: float) -> float:
         """What they add to a score. A long update is drawn back, and that is enough for once: it takes two rounds."""
-        return max(self.alike - USUAL, self.against - USUAL, min(self.long - USUAL, bound))
+        against = self.against if self.agreed or before > 0 else 0.0
+        return max(self.alike - USUAL, against - USUAL, min(self.long - USUAL, bound))
 
     def __str__(self) -> str:
         if self.long == self.strength:
@@ -86,11 +88,15 @@ def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None =
     best = likeness.max(dim=1)
     rest = F.normalize(stack.sum(0) - stack, dim=1)
     along = (stack * rest).sum(1)
-    agree = 3 * int((along > 0).sum()) >= 2 * len(names)
-    against = torch.where((along < 0) & agree, _deviations(-along, -along), 0)
+    against = torch.where(along < 0, _deviations(-along, -along), 0)
+    agreed = 3 * int((along > 0).sum()) >= 2 * len(names)
     return {
         name: Signs(
-            float(best.values[k]), names[int(best.indices[k])], float(against[k]), (lengths or {}).get(name, 0.0)
+            alike=float(best.values[k]),
+            whom=names[int(best.indices[k])],
+            against=float(against[k]),
+            long=(lengths or {}).get(name, 0.0),
+            agreed=agreed,
         )
         for k, name in enumerate(names)
     }
@@ -119,7 +125,8 @@ def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float
     """
     scores = dict(before)
     for name, each in signs.items():
-        scores[name] = min(max(0.0, before.get(name, 0.0) + each.gain(bound)), 4 * bound)
+        score = before.get(name, 0.0)
+        scores[name] = min(max(0.0, score + each.gain(score, bound)), 4 * bound)
     suspects = {name: str(each) for name, each in signs.items() if scores[name] > bound}
     few = 3 * len(suspects) <= len(signs)
     return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {})
