@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from personae.core.layer import innermost
 from personae.core.stage import Stage
@@ -10,6 +11,8 @@ from personae.experiment.config import Experiment
 from personae.experiment.forecast import asked
 from personae.experiment.sources import Source
 from personae.parts.local_sgd import LocalSGD
+from personae.parts.meta import MetaSGD
+from personae.parts.public import PublicSampling
 from personae.report.records import read_run
 from personae.reproduce.plan import Job
 
@@ -17,6 +20,7 @@ from personae.reproduce.plan import Job
 # one run on one core.
 USUAL = {"cuda": 55_000, "cpu": 600}
 PIXELS = 64 * 64
+PASSES = {"hessian-free": 4, "first": 2, "exact": 4}  # of a meta step over a batch; the exact Hessian takes longer ones
 
 
 def estimate(left: Sequence[Job], done: Sequence[Job], out: Path, workers: int, device: str) -> str:
@@ -34,23 +38,29 @@ def estimate(left: Sequence[Job], done: Sequence[Job], out: Path, workers: int, 
 def training_images(job: Job) -> int:
     """How many images pass through training, counted as often as they do, without opening the faces.
 
-    Sources of unknown size count nothing, nor do public faces that clients choose to train with.
+    A meta step counts every pass over a batch. Sources of unknown size count nothing. Of public faces that clients
+    choose by a threshold, a tenth counts, as it should in FedFR.
     """
     stages = job.experiment.recipe[-1:] if job.begin else job.experiment.recipe
     return sum(stage.rounds * _in_a_round(stage, job.experiment) for stage in stages)
 
 
 def _in_a_round(stage: Stage, experiment: Experiment) -> int:
-    training = getattr(innermost(stage.algorithm), "training", None)
+    algorithm: Any = innermost(stage.algorithm)
+    data, partition = experiment.data, experiment.partition
+    clients = max(1, (partition.clients or len(partition.predicates)) - partition.new_clients)
+    meta, training = getattr(algorithm, "meta", None), getattr(algorithm, "training", None)
+    if isinstance(meta, MetaSGD):
+        return asked(stage, clients) * meta.iterations * PASSES[meta.order] * meta.batch_size
     if not isinstance(training, LocalSGD):
         return 0
-    data, partition = experiment.data, experiment.partition
-    public = _size(data.public) if getattr(stage.algorithm, "use_public_faces", False) is True else 0
+    public = _size(data.public) if getattr(algorithm, "use_public_faces", False) is True else 0
     own = round(_size(data.private) * partition.train)
-    if not stage.algorithm.federated:
-        return training.steps(public + own * stage.algorithm.pools_faces) * training.batch_size
-    clients = partition.clients or 1
-    return asked(stage, clients) * training.steps(math.ceil(own / clients)) * training.batch_size
+    if not algorithm.federated:
+        return training.steps(public + own * algorithm.pools_faces) * training.batch_size
+    sampling = getattr(algorithm, "sampling", None)
+    chosen = public if isinstance(sampling, PublicSampling) and sampling.takes_all else public // 10
+    return asked(stage, clients) * training.steps(math.ceil(own / clients) + chosen) * training.batch_size
 
 
 def _size(source: Source | None) -> int:

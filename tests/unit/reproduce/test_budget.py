@@ -46,6 +46,14 @@ fedpe = {}
 half.stages.train = { selection = { name = "share", share = 0.5 }, rounds = 4 }
 steps.stages.train.algorithm.training.iterations = 5
 central.stages.train.algorithm = { name = "central", training = { batch_size = 6, epochs = 2 } }
+meta.stages.train.algorithm = { name = "hf_maml", meta = { batch_size = 4, iterations = 5 } }
+newcomers = { partition.new_clients = 1, stages.train.algorithm.training.iterations = 5 }
+hard.stages.train.algorithm = { name = "fedfr", training = { batch_size = 4, batches = "full" } }
+
+[variants.all.stages.train.algorithm]
+name = "fedfr"
+sampling.threshold = -1.0
+training = { batch_size = 4, batches = "full" }
 """
 CLAIM = Claim("T-1", "fedpe > start", "", (Above(figure("fedpe", "fedpe"), figure("start", "pretrained")),))
 
@@ -74,6 +82,10 @@ def jobs(system: System) -> dict[str, Job]:
         ("half", 4 * 2 * 8),
         ("steps", 3 * 4 * 5 * 4),
         ("central", 3 * 2 * 24),
+        ("meta", 3 * 4 * 5 * 4 * 4),  # four passes in a meta step
+        ("newcomers", 3 * 3 * 5 * 4),
+        ("hard", 3 * 4 * 8),  # six images and a tenth of 24 public ones
+        ("all", 3 * 4 * 32),  # six images and 24
     ],
 )
 def test_images_are_counted_as_often_as_they_are_trained_on(jobs: dict[str, Job], variant: str, images: int):
