@@ -155,12 +155,13 @@ def test_ten_clients_of_one_process_end_in_the_same_bits(tmp_path: Path) -> None
         assert not (here.home(broken) / "runs").exists()
 
 
-LONGER = EXPERIMENT.replace("iterations = 2", "iterations = 200").replace("rounds = 2", "rounds = 3")
+# In the first round, so much training of so few faces leads to variances that the firewall refuses.
+LONGER = EXPERIMENT.replace("iterations = 2", "iterations = 200").replace("rounds = 2", "rounds = 3\nquorum = 0.3")
 
 
 @pytest.mark.slow
 def test_a_client_that_is_killed_is_missed_until_it_is_back(tmp_path: Path) -> None:
-    with lab(tmp_path / "lab", LONGER.replace("rounds = 3", "rounds = 7\nquorum = 0.3")) as here:
+    with lab(tmp_path / "lab", LONGER.replace("rounds = 3", "rounds = 7")) as here:
         here.serve("--deadline", "300")
         for client in here.clients:
             here.join(client)
