@@ -21,13 +21,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from personae.deployment import door
 from personae.deployment import gate as gates
 from personae.deployment.certs import enrolled, make_certificates, private_key
-from personae.deployment.consent import digest_of
+from personae.deployment.consent import ALL, digest_of
 from personae.deployment.gate import CALLS, Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, _UnknownPlan, join
 from personae.deployment.processes import free_port
 from personae.deployment.signature import SIGNATURE, TIME, signed
 from personae.errors import ConfigError, DataError, Refused
+from personae.experiment.execution import Execution
 
 
 class SuperLink(BaseHTTPRequestHandler):
@@ -151,6 +152,32 @@ def test_nothing_is_sent_before_the_plan_is_accepted(guarded: Guarded, tmp_path:
         join(server, member, certs)
     with pytest.raises(Refused, match="was not accepted; nothing was sent"):
         join(server, replace(member, ask=lambda: False), certs)
+    assert guarded.asked == []
+
+
+def test_what_is_missing_at_a_client_ends_it_before_it_connects(guarded: Guarded, tmp_path: Path) -> None:
+    server, certs = f"127.0.0.1:{guarded.port}", guarded.folder / "ann"
+    faces = tmp_path / "faces" / "somebody"
+    faces.mkdir(parents=True)
+    (faces / "1.png").write_bytes(b"no picture")
+    member = Member(
+        data=tmp_path / "faces",
+        home=tmp_path / "home",
+        accept=frozenset({ALL}),
+        execution=Execution(cache=tmp_path / "cache"),
+    )
+    stage = {"name": "s", "algorithm": {"name": "fedfr"}}
+    for plan, error, words in (
+        (
+            {"data": {"public": {"source": "/srv/public"}}, "stages": [stage]},
+            ConfigError,
+            "give their place with --public",
+        ),
+        ({"stages": [{"name": "s", "algorithm": {"name": "fedpe"}}]}, DataError, r"somebody.1\.png"),
+    ):
+        guarded.gate._plan = Job("a1", {"name": "x", **plan}).text().encode()
+        with pytest.raises(error, match=words):
+            join(server, member, certs)
     assert guarded.asked == []
 
 
