@@ -14,7 +14,6 @@ import json
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
@@ -23,15 +22,19 @@ from typing import Any
 
 import torch
 
+from personae.aggregation import AGGREGATIONS
 from personae.attacks import ATTACKS
 from personae.attacks.infiltration import Infiltration
 from personae.attacks.trial import deeds, infiltrated, standing
+from personae.core.events import PersonalEvaluation, events
 from personae.errors import Diverged, QuorumLost
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.files import write_text
+from personae.runtime.firewall import Firewall
+from personae.words import counted
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS, PAGE = DOCS / "results" / "attacks.jsonl", DOCS / "concepts" / "security.md"
@@ -44,7 +47,9 @@ RULES = {
     "multi-krum": "Multi-Krum",
     "median": "median",
 }
-TRIGGERS = ("backdoor", "backdoor-accessory", "backdoor-victim")
+TRIGGERS = {"backdoor": "patch", "backdoor-accessory": "glasses", "backdoor-victim": "victim"}
+SEEDS = range(3)
+NOT_RUN = "–"
 FIRST = (  # attack and scale; those that matter most
     ("backdoor", 1),
     ("backdoor", 4),
@@ -91,26 +96,29 @@ class Job:
         return {"name": name, **faulty}, {"enabled": False}
 
 
+Cells = dict[Job, dict[str, Any]]
+
+
 def jobs(seeds: int) -> Iterator[Job]:
     """What matters most comes first, since the time may not be enough for all."""
     ours, others = ("default", "off"), ("grouped", "multi-krum", "median")
-    yield from at_a_fifth(0, ours)
+    yield from at_a_fifth(0, ours, FIRST)
     yield from honest_of_other_kinds(0)
-    yield from at_a_fifth(0, others)
-    yield from extremes(ours)
+    yield from at_a_fifth(0, others, FIRST[1:4])
+    yield from extremes(("default",))
     for seed in range(1, seeds):
-        yield from at_a_fifth(seed, ours)
+        yield from at_a_fifth(seed, ours, FIRST)
     yield from crowds()
     yield from the_rest()
-    for seed in range(1, seeds):
-        yield from at_a_fifth(seed, others)
+    for seed in range(seeds):
+        yield from at_a_fifth(seed, others, FIRST)
         yield from honest_of_other_kinds(seed)
-    yield from extremes(others)
+    yield from extremes(RULES)
 
 
-def at_a_fifth(seed: int, rules: Iterable[str]) -> Iterator[Job]:
-    """Nobody, and two clients of ten, with the attacks that matter most."""
-    for name, scale in (("", 1), *FIRST):
+def at_a_fifth(seed: int, rules: Iterable[str], attacks: Iterable[tuple[str, float]]) -> Iterator[Job]:
+    """Nobody, and two clients of ten."""
+    for name, scale in (("", 1), *attacks):
         for rule in rules:
             yield Job(rule, name, scale, seed=seed)
 
@@ -147,6 +155,10 @@ def honest_of_other_kinds(seed: int) -> Iterator[Job]:
 
 def experiment(job: Job, weights: Path | None) -> Experiment:
     """What a job runs; without `weights`, the pre-training that gives them."""
+    return parse_experiment(plan_of(job, weights), "benchmarks/attacks.py")
+
+
+def plan_of(job: Job, weights: Path | None) -> dict[str, Any]:
     margin = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
     aggregation, firewall = job.settings()
     each = 1 if job.by == "one-identity" else 12 if job.clients == 10 else 6
@@ -174,7 +186,7 @@ def experiment(job: Job, weights: Path | None) -> Experiment:
         },
     }
     lognormal = {"mu": 3.5, "sigma": 1.0} if job.by == "lognormal-images" else {}
-    plan = {
+    plan: dict[str, Any] = {
         "name": "attacks",
         "seed": job.seed,
         "network": {"name": "small", "embedding": 64, "height": 32, "width": 32},
@@ -190,15 +202,17 @@ def experiment(job: Job, weights: Path | None) -> Experiment:
     if weights:
         plan["weights"] = str(weights)
     else:
-        plan["data"]["public"] = {"source": "synthetic", "identities": 200, "images": 12}  # type: ignore[index]
-    return parse_experiment(plan, "benchmarks/attacks.py")
+        plan["data"]["public"] = {"source": "synthetic", "identities": 200, "images": 12}
+    return plan
 
 
 @cache
 def settings_of(job: Job) -> str:
-    """Another for other settings, the defaults of the defences included."""
-    plans = [experiment(job, Path("start.safetensors")), experiment(Job("off", seed=job.seed), None)]
-    return hashlib.sha256(json.dumps([plan.resolved() for plan in plans], sort_keys=True).encode()).hexdigest()[:12]
+    """Another for other settings of these runs, and for other defaults of the defences."""
+    aggregation, firewall = job.settings()
+    rule = AGGREGATIONS[aggregation.pop("name")](**aggregation)
+    content = [plan_of(job, Path("start")), plan_of(Job("off", seed=job.seed), None), asdict(Firewall(**firewall))]
+    return hashlib.sha256(json.dumps([*content, asdict(rule)], sort_keys=True).encode()).hexdigest()[:12]
 
 
 @cache
@@ -227,6 +241,8 @@ def tried(job: Job, weights: Path) -> dict[str, Any]:
             for name in (job.attack,) if job.attack else TRIGGERS:
                 found = standing(out, plan, materials, Infiltration(ATTACKS[name](), job.share, job.seed))
                 result |= {"tar": found.tar, f"accepted/{name}": found.accepted}
+            if not job.attack:
+                result["worst"] = worst_client(out)
         attackers = set(plot.attackers(Materials(plan).clients)) if job.attack else set()
         for what, counts in deeds(out).items():
             result[f"{what}: attackers"] = sum(count for name, count in counts.items() if name in attackers)
@@ -234,7 +250,14 @@ def tried(job: Job, weights: Path) -> dict[str, Any]:
     return {**result, "seconds": round(time.monotonic() - began, 1)}
 
 
-def cells(results: Path) -> dict[Job, dict[str, Any]]:
+def worst_client(folder: Path) -> float:
+    """The lowest rank-1 rate of a client with its own people, after the last round."""
+    with (folder / "metrics.jsonl").open("rb") as lines:
+        last = [event for event in events(lines, folder) if isinstance(event, PersonalEvaluation)][-1]
+    return min(figures["global/rank1"] for figures in last.clients.values() if "global/rank1" in figures)
+
+
+def cells(results: Path) -> Cells:
     """What was measured with the present settings; of two lines the later one."""
     lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
     found = {Job(**{each.name: line[each.name] for each in fields(Job)}): line for line in lines}
@@ -266,89 +289,108 @@ def page(results: Path, target: Path) -> None:
     write_text(target, f"{before}{BEGIN}\n\n{tables(cells(results))}\n{END}{after}")
 
 
-def tables(found: dict[Job, dict[str, Any]]) -> str:
+def tables(found: Cells) -> str:
     """Every table of the page, from the cells that are there."""
     parts = [
-        _scoreboard("20% of 10 clients", found, 0.2, 10, (*FIRST, *REST)),
-        _scoreboard("10% of 10 clients", found, 0.1, 10, FIRST),
-        _scoreboard("30% of 10 clients", found, 0.3, 10, FIRST),
-        _scoreboard("20% of 40 clients", found, 0.2, 40, FIRST),
-        _honest(found),
+        _scoreboard("20% of 10 clients", found, 0.2, 10, ("", *TRIGGERS), (*FIRST, *REST)),
+        _scoreboard("10% of 10 clients", found, 0.1, 10, (), FIRST),
+        _scoreboard("30% of 10 clients", found, 0.3, 10, (), FIRST),
+        _scoreboard("20% of 40 clients", found, 0.2, 40, ("", *TRIGGERS), FIRST),
         _deeds(found),
+        "## What it costs honest clients\n",
+        "The table has the TAR without any attacker, measured as above. The figure after the stroke is of the client\n"
+        "for which the model works worst: how often the nearest image is of the same person.\n",
+        _honest(found),
     ]
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 def _scoreboard(
-    title: str, found: dict[Job, dict[str, Any]], share: float, clients: int, attacks: Iterable[Any]
+    title: str, found: Cells, share: float, clients: int, honest: Iterable[str], attacks: Iterable[tuple[str, float]]
 ) -> str:
-    columns: dict[tuple[str, float, str], list[dict[str, Any]]] = defaultdict(list)
-    for job, line in found.items():
-        usual = job.clients == clients and job.by == "equal" and (job.share == share or not job.attack)
-        if usual and (job.algorithm == "fedpe" or job.attack):
-            columns[job.attack, job.scale, job.rule].append(line)
-    rules = [rule for rule in RULES if any(key[2] == rule for key in columns)]
-    rows = [f"| {title} | " + " | ".join(RULES[rule] for rule in rules) + " |", "|---" * (1 + len(rules)) + "|"]
-    rows += [_row("nobody attacks", columns, ("", 1), rules, "")]
-    for trigger, what in zip(TRIGGERS, ("patch", "glasses", "victim"), strict=True):
-        rows += [_row(f"nobody attacks: accepted, {what}", columns, ("", 1), rules, trigger, rate_alone=True)]
+    """`honest`: of runs that nobody attacks, the TAR ("") and how often these triggers are accepted."""
+    rows = []
+    for trigger in honest:
+        label = "nobody attacks" + (f": accepted, {TRIGGERS[trigger]}" if trigger else "")
+        lines = [[found.get(Job(rule, seed=seed, clients=clients)) for seed in SEEDS] for rule in RULES]
+        rows.append((label, [_cell(each, found, trigger, with_tar=not trigger) for each in lines]))
     for name, scale in attacks:
-        if any(columns.get((name, scale, rule)) for rule in rules):
-            label = f"`{name}`" + (f", x{scale:g}" if scale != 1 else "")
-            rows.append(_row(label, columns, (name, scale), rules, name))
-    return "\n".join(rows) + "\n"
+        label = f"`{name}`" + (f", x{scale:g}" if scale != 1 else "")
+        algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
+        jobs = [[Job(rule, name, scale, share, seed, clients, algorithm=algorithm) for seed in SEEDS] for rule in RULES]
+        cells = [_cell([found.get(job) for job in each], found, name) for each in jobs]
+        if any(cell != NOT_RUN for cell in cells):
+            rows.append((label, cells))
+    if all(label.startswith("nobody") for label, _ in rows):
+        return ""
+    head = [f"| {title} | " + " | ".join(RULES.values()) + " |", "|---" * (1 + len(RULES)) + "|"]
+    return "\n".join([*head, *(f"| {label} | " + " | ".join(cells) + " |" for label, cells in rows)]) + "\n"
 
 
-def _row(
-    label: str, columns: Any, entry: tuple[str, float], rules: list[str], trigger: str, *, rate_alone: bool = False
+def _cell(
+    lines: Iterable[dict[str, Any] | None],
+    found: Cells,
+    trigger: str = "",
+    *,
+    with_tar: bool = True,
+    with_worst: bool = False,
 ) -> str:
-    shown = [_cell(columns.get((*entry, rule), []), trigger, rate_alone=rate_alone) for rule in rules]
-    return f"| {label} | " + " | ".join(shown) + " |"
+    """TAR, how much that is more than without defence and attack, and a rate: in percent, means over seeds."""
+    there = [line for line in lines if line]
+    if not there:
+        return NOT_RUN
+    lived = [line for line in there if "ended" not in line]
+    if len(lived) < len(there):
+        return f"{len(there) - len(lived)} of {len(there)} ended"
+    rates = [line.get("worst" if with_worst else f"accepted/{trigger}") for line in lived]
+    parts = []
+    if with_tar:
+        parts.append(f"{100 * statistics.mean(line['tar'] for line in lived):.1f}")
+        gains = [gain for line in lived if (gain := _gain(line, found)) is not None]
+        if len(gains) == len(lived):
+            parts[0] += f" {100 * statistics.mean(gains):+.1f}"
+    if None not in rates:
+        parts.append(f"{100 * statistics.mean(rates):.1f}")
+    return " / ".join(parts) + f" ({len(lived)})" if parts else NOT_RUN
 
 
-def _cell(lines: list[dict[str, Any]], trigger: str, *, rate_alone: bool = False) -> str:
-    """TAR / acceptance of the trigger, in percent: means over seeds, whose number is in brackets."""
-    if not lines:
-        return "–"
-    lived = [line for line in lines if "ended" not in line]
-    if len(lived) < len(lines):
-        return f"{len(lines) - len(lived)} of {len(lines)} ended"
-    rates = [line[f"accepted/{trigger}"] for line in lived if line.get(f"accepted/{trigger}") is not None]
-    accepted = f"{100 * statistics.mean(rates):.1f}" if rates else ""
-    tar = f"{100 * statistics.mean(line['tar'] for line in lived):.1f}"
-    text = accepted or "–" if rate_alone else " / ".join(filter(None, (tar, accepted)))
-    return f"{text} ({len(lived)})"
+def _gain(line: dict[str, Any], found: Cells) -> float | None:
+    """Against the honest run without defence of the same seed, clients and algorithm; None for that itself."""
+    if line["rule"] == "off" and not line["attack"]:
+        return None
+    same = {name: line[name] for name in ("seed", "clients", "by", "algorithm")}
+    beside = found.get(Job("off", **same))
+    return line["tar"] - beside["tar"] if beside else None
 
 
-def _honest(found: dict[Job, dict[str, Any]]) -> str:
+def _honest(found: Cells) -> str:
     kinds = {
-        ("equal", "fedpe", 10): "of one size",
-        ("lognormal-images", "fedpe", 10): "log-normal, 17 to 277 images",
-        ("one-identity", "fedface", 10): "one person each (FedFace)",
-        ("equal", "fedgc", 10): "of one size (FedGC)",
-        ("equal", "fedpe", 40): "of one size, 40 clients",
+        "of one size": {},
+        "log-normal, 17 to 277 images": {"by": "lognormal-images"},
+        "one person each (FedFace)": {"by": "one-identity", "algorithm": "fedface"},
+        "of one size (FedGC)": {"algorithm": "fedgc"},
+        "of one size, 40 clients": {"clients": 40},
     }
     rules = ("off", "default", "grouped")
     rows = ["| honest clients | " + " | ".join(RULES[rule] for rule in rules) + " |", "|---" * 4 + "|"]
-    for (by, algorithm, clients), label in kinds.items():
-        shown = []
-        for rule in rules:
-            same = (rule, "", by, algorithm, clients)
-            lines = [each for j, each in found.items() if (j.rule, j.attack, j.by, j.algorithm, j.clients) == same]
-            shown.append(_cell(lines, ""))
-        rows.append(f"| {label} | " + " | ".join(shown) + " |")
+    for label, kind in kinds.items():
+        lines = [[found.get(Job(rule, seed=seed, **kind)) for seed in SEEDS] for rule in rules]  # type: ignore[arg-type]
+        worst = "one person" not in label  # who has one person confuses nobody
+        cells = [_cell(each, found, with_worst=worst) for each in lines]
+        if any(cell != NOT_RUN for cell in cells):
+            rows.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _deeds(found: dict[Job, dict[str, Any]]) -> str:
+def _deeds(found: Cells) -> str:
     """What the server did about honest clients and attackers, in all runs with the default."""
     lines = [line for job, line in found.items() if job.rule == "default" and job.by == "equal"]
     attacked, honest = ([line for line in lines if bool(line["attack"]) == kind] for kind in (True, False))
-    rows = ["| under the default, rounds in which an update was | refused | left out | drawn back |", "|---" * 4 + "|"]
+    rows = ["| rounds in which an update was, under the default | refused | left out | drawn back |", "|---" * 4 + "|"]
     for label, some, whom in (
-        (f"of honest clients, in {len(honest)} honest runs", honest, "honest"),
-        (f"of honest clients, in {len(attacked)} attacked runs", attacked, "honest"),
-        (f"of attackers, in {len(attacked)} attacked runs", attacked, "attackers"),
+        (f"of honest clients, in {counted(len(honest), 'honest run')}", honest, "honest"),
+        (f"of honest clients, in {counted(len(attacked), 'attacked run')}", attacked, "honest"),
+        (f"of attackers, in {counted(len(attacked), 'attacked run')}", attacked, "attackers"),
     ):
         sums = [sum(line.get(f"{what}: {whom}", 0) for line in some) for what in ("refused", "left out", "drawn back")]
         rows.append(f"| {label} | " + " | ".join(map(str, sums)) + " |")
@@ -361,7 +403,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attacks-scoreboard")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--part", default="1/1", help="of the cells, for several processes: 1/2 and 2/2")
     options = parser.parse_args()
     if options.what == "run":
