@@ -7,14 +7,18 @@ from typing import Any
 
 
 def deferred(package: str, **modules: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: each of its modules with the names that come from there."""
+    """The `__getattr__` of a package: each of its modules with the names that come from there.
+
+    A name must not be that of a module: whoever imports the module puts it in the place of the name.
+    """
     places = {name: module for module, names in modules.items() for name in names.split()}
+    assert not places.keys() & modules.keys(), places.keys() & modules.keys()
 
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{places[name]}"), name)
-        setattr(sys.modules[package], name, value)  # even where a module of the same name stands there now
+        setattr(sys.modules[package], name, value)  # next time it is found without asking here
         return value
 
     return find

@@ -8,7 +8,7 @@ from personae import load_experiment, run_experiment
 from personae.report.measured import Difference, difference
 from personae.report.records import read_run
 from personae.report.verdict import verdict
-from personae.screen.demo import WIDTH, last_lines
+from personae.screen.demonstration import WIDTH, last_lines
 
 pytestmark = pytest.mark.slow
 

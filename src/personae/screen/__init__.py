@@ -7,11 +7,11 @@ from personae.deferred import deferred
 if TYPE_CHECKING:
     from personae.screen.about import algorithm, algorithms, disclosure, findings, layer, layers
     from personae.screen.attacking import trial, triggers
-    from personae.screen.demo import demo
+    from personae.screen.demonstration import demo
     from personae.screen.faces import aligned, holdings, inspection, packed
+    from personae.screen.files import paths, recipes, written_experiment
     from personae.screen.keeping import forgetting, forgotten, has_forgotten, purged
     from personae.screen.privacy import audit
-    from personae.screen.recipes import paths, recipes, written_experiment
     from personae.screen.recognition import benchmarks, clusters, enrolled, exported, matches, people
     from personae.screen.results import comparison, models
     from personae.screen.runs import findings_of_claims, forecast, proposal
@@ -57,12 +57,12 @@ __getattr__ = deferred(
     __name__,
     about="algorithm algorithms disclosure findings layer layers",
     attacking="trial triggers",
-    demo="demo",
+    demonstration="demo",
     faces="aligned holdings inspection packed",
     keeping="forgetting forgotten has_forgotten purged",
     privacy="audit",
     recognition="benchmarks clusters enrolled exported matches people",
-    recipes="paths recipes written_experiment",
+    files="paths recipes written_experiment",
     results="comparison models",
     runs="findings_of_claims forecast proposal",
     watching="watch",

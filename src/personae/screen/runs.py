@@ -13,7 +13,7 @@ from personae.experiment.proposal import Proposal
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
 from personae.screen.basics import print_json, say, size_text
-from personae.screen.recipes import written_experiment
+from personae.screen.files import written_experiment
 from personae.words import counted
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from personae.report.records import read_run
-from personae.screen.demo import WIDTH, last_lines
+from personae.screen.demonstration import WIDTH, last_lines
 
 CLIENTS = [f"client-{number}" for number in range(6)]
 WEIGHTS = 1_250_000
