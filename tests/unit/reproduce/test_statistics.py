@@ -27,6 +27,12 @@ def test_p_by_hand():
     assert SeedTest((-1.0, -2.0, -3.0)).below(0.0) == pytest.approx(expected)
 
 
+def test_numbers_that_are_equal_but_for_rounding_are_no_reason_to_warn():
+    test = SeedTest((0.1 + 0.2, 0.3))
+    assert test.exceeds() is Verdict.HOLDS
+    assert test.exceeds(0.5) is Verdict.FAILS
+
+
 def test_the_interval_by_hand():
     """Differences 1, 2, 3 again: with two degrees of freedom the quantile is p sqrt(2 / (1 - p^2)), p = 0.95."""
     reach = 0.95 * math.sqrt(2 / (1 - 0.95**2)) / math.sqrt(3)
