@@ -384,7 +384,7 @@ def _honest(found: Cells) -> str:
 
 def _deeds(found: Cells) -> str:
     """What the server did about honest clients and attackers, in all runs with the default."""
-    lines = [line for job, line in found.items() if job.rule == "default" and job.by == "equal"]
+    lines = [line for job, line in found.items() if job.rule == "default"]
     attacked, honest = ([line for line in lines if bool(line["attack"]) == kind] for kind in (True, False))
     rows = ["| rounds in which an update was, under the default | refused | left out | drawn back |", "|---" * 4 + "|"]
     for label, some, whom in (
