@@ -10,10 +10,10 @@ from personae.deployment.gate import Gate
 passed_on = Gate._pass_on
 
 
-async def heard(self: Gate, traffic: Any, scope: Any, body: bytes, send: Any) -> None:
+async def heard(self: Gate, traffic: Any, request: Any, body: bytes) -> Any:
     with (Path(os.environ["LAB"]) / "heard").open("ab") as file:
-        file.write(repr(scope["headers"]).encode() + body)
-    await passed_on(self, traffic, scope, body, send)
+        file.write(repr(request.headers.raw).encode() + body)
+    return await passed_on(self, traffic, request, body)
 
 
 Gate._pass_on = heard
