@@ -26,10 +26,22 @@ class OwnHead(LocalState):
 
 
 def first_rows(head_init: HeadInit, backbone: Backbone, samples: Samples, generator: torch.Generator) -> Tensor:
-    """Rows of length one: in random directions, or each class's mean feature under the backbone as it is."""
+    """Rows of length one: in random directions, or each class's mean feature under the backbone as it is.
+
+    A class without images here (all of a person's are for tests) has no mean. Its row is random, too: a row of zeros
+    has no direction, and the gradient of a cosine with it no bound.
+    """
     if head_init == "mean":
-        return class_features(backbone, samples)
-    return F.normalize(torch.randn(samples.classes, backbone.width, generator=generator), dim=1).to(backbone.device)
+        rows = class_features(backbone, samples)
+        empty = torch.bincount(samples.labels.cpu(), minlength=samples.classes) == 0
+        if empty.any():
+            rows[empty.to(rows.device)] = _directions(int(empty.sum()), backbone, generator)
+        return rows
+    return _directions(samples.classes, backbone, generator)
+
+
+def _directions(count: int, backbone: Backbone, generator: torch.Generator) -> Tensor:
+    return F.normalize(torch.randn(count, backbone.width, generator=generator), dim=1).to(backbone.device)
 
 
 def own_rows(head_init: HeadInit, client: Client, *known: ClassEmbeddings | OwnHead | None) -> Tensor:
