@@ -248,7 +248,8 @@ def test_an_experiment_shows_generic_and_personalized_figures(tmp_path: Path, fa
     text = page.read_text()
     assert "1:N TPIR at FPIR 10% (paper) of 4 clients" in text
     assert "1:1 and 1:N compare with the test images of everybody" in text
-    rows = [f'<th scope="row">tuned, {kind}</th>' for kind in ("global", "personal")]
+    assert '<th scope="row">tuned</th>' in text  # it has no shared model, so that only personal ones have a row
+    rows = [f'<th scope="row">federated (FedPE), {kind}</th>' for kind in ("global", "personal")]
     assert text.index(rows[0]) < text.index(rows[1])
     summary = json.loads((out / "summary.json").read_text())["stages"]
     assert summary[1]["discloses"] == ["Count", "FailureCode", "ModelState", "PublicEmbeddings", "Scalars"]

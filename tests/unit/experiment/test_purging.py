@@ -37,7 +37,7 @@ def test_a_time_is_a_number_and_a_unit() -> None:
     assert duration("36h").total_seconds() == 1.5 * DAY
     assert (duration("8w").days, duration("2y").days) == (56, 730)
     for wrong in ("", "90", "d", "-1d", "1.5d", "90 d", "1m"):
-        with pytest.raises(ConfigError, match="is no time"):
+        with pytest.raises(ConfigError, match="is not a duration"):
             duration(wrong)
 
 
@@ -126,5 +126,5 @@ def test_an_experiment_has_a_schedule_that_changes_no_result() -> None:
     kept = parse_experiment({**raw, "retention": {"private": "90d"}}, "x")
     assert kept.retention.schedule() == {"private": "90d"}
     assert json.dumps(kept.resolved()) == json.dumps(plain.resolved())
-    with pytest.raises(ConfigError, match=r"retention.private: 'soon' is no time"):
+    with pytest.raises(ConfigError, match=r"retention.private: 'soon' is not a duration"):
         parse_experiment({**raw, "retention": {"private": "soon"}}, "x")

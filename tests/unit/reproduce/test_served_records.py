@@ -105,7 +105,7 @@ def test_records_of_another_experiment_or_damaged_ones_are_refused(done: Path, s
     older = [{**line, "config": {**line["config"], "sead": 7}} if "config" in line else line for line in lines]
     with pytest.raises(ConfigError, match=r"the record of seed-0/fedgc.*sead"):
         reproduce(system, tmp_path / "e", seeds=2, records=[written(tmp_path / "w.jsonl", older)])
-    with pytest.raises(DataError, match=r"r\.jsonl: line 2 is no record"):
+    with pytest.raises(DataError, match=r"r\.jsonl: line 2 is not a record"):
         reproduce(system, tmp_path / "b", records=[written(tmp_path / "r.jsonl", [lines[0], {"run": "x"}])])
     with pytest.raises(ConfigError, match=r"no\.jsonl: there is no such file"):
         reproduce(system, tmp_path / "c", records=[tmp_path / "no.jsonl"])
