@@ -150,7 +150,7 @@ def test_who_announces_and_never_sends_holds_up_nobody(tmp_path: Path, monkeypat
     run = rehearsal(tmp_path / "run")
     silent = NAMES[:3]
     grid = Pieces(run, dict.fromkeys(silent, without("ArrayChunk")))
-    run.run(GridTransport(run.federation, grid, deadline=5, poll=0.01))
+    run.run(GridTransport(run.federation, grid, deadline=3, poll=0.01))
     for event in run.notebook.rounds():
         assert sorted(event["failed"]) == sorted(silent)
 

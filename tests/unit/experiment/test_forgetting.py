@@ -215,7 +215,7 @@ def _at_cleaning(patch: pytest.MonkeyPatch) -> None:
         (_at_taking_over, False),
         pytest.param(_at_checkpoint, False, marks=pytest.mark.slow),
         pytest.param(_at_rename(1), False, marks=pytest.mark.slow),
-        (_at_rename(2), True),
+        pytest.param(_at_rename(2), True, marks=pytest.mark.slow),
         (_at_cleaning, True),
     ],
 )

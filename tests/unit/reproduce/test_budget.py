@@ -11,6 +11,7 @@ import pytest
 
 from killing import results
 from personae import cli
+from personae.commands import reproducing  # noqa: F401 - its help lists systems, and must not be made with one more
 from personae.errors import ConfigError, OutOfTime
 from personae.experiment.execution import Execution
 from personae.reproduce.claims import Above, Claim, System
