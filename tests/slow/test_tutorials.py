@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
     """A reader's folder, with people in `faces`, `people` and `photographs`."""
-    write_people(tmp_path / "faces", people=24, images=6, size=32)
+    write_people(tmp_path / "faces", people=30, images=6, size=32)
     write_people(tmp_path / "people", people=4, images=3, size=32)
     (tmp_path / "people" / "person-000").rename(tmp_path / "people" / "Ada")
     picture = next((tmp_path / "people" / "Ada").iterdir())
