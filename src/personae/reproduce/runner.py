@@ -82,7 +82,12 @@ class Runner:
                 key = (source and source.model_dump_json(), job.experiment.seed, job.experiment.network)
                 if key not in seen:
                     seen.add(key)
+                    self._require_time()
                     getattr(materials, name)
+
+    def _require_time(self) -> None:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise OutOfTime("the time is spent")
 
     def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[tuple[Job, str | None]]:
         """Each job as it ends, with what went wrong in it; a job is begun when what it begins with is there."""
@@ -98,8 +103,7 @@ class Runner:
                     failed.add(job.folder)
                     yield job, f"what it begins with, {job.begin}, diverged"
                 ready = [job for job in waiting if job.begin is None or job.begin in finished]
-                if self.deadline is not None and time.monotonic() >= self.deadline:
-                    raise OutOfTime("the time is spent")
+                self._require_time()
                 for job in ready[: crew.free]:
                     waiting.remove(job)
                     crew.start(job, out, self.execution)

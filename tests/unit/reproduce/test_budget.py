@@ -152,7 +152,7 @@ def test_the_command_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(SYSTEMS, "tiny", system)
-    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
+    monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     out = tmp_path / "out"
@@ -163,6 +163,8 @@ def test_the_command_says_how_to_go_on(
     hint = f"personae reproduce tiny --scale paper --seeds 1 --out {out} --device cpu --resume --claims T-1 --budget 0"
     hint += " --workers 1"
     assert told.endswith(f"the 0 minutes are spent; what is done is in {out}; continue with: {hint}")
+    assert not list((tmp_path / "cache").rglob("*.*"))  # no face is rendered for an estimate
+    monkeypatch.setenv("PERSONAE_CACHE", str(faces_cache))
     assert command(*options, "--resume", "--budget", 5) == 0
     assert (out / "claims.json").is_file()
 
