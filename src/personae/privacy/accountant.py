@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, ClassVar, Literal
 
 from personae.core.events import Event, PrivacySpent
@@ -84,6 +84,8 @@ class Accountant:
                     "epsilon cannot be stated: one stage draws each client for itself (poisson), and another a fixed "
                     "number; no accountant has both. Use one of them in all stages with noise"
                 )
+        for stage in filter(_mechanism, self.recipe):
+            self.spent(stage, 1)  # so that too little noise is refused before anything runs
         if self.budget.epsilon is not None:
             for stage in self.recipe:
                 if not self.affordable(stage):
@@ -336,5 +338,8 @@ def _epsilon(costs: frozenset[tuple[_Cost, int]], delta: float, method: Method, 
                 )
             case _:
                 event = dp_accounting.GaussianDpEvent(multiplier)
-        accountant.compose(event, count)
+        try:
+            accountant.compose(event, count)
+        except OverflowError:  # of the losses of hardly any noise
+            return inf
     return float(accountant.get_epsilon(delta))

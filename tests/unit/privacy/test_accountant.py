@@ -363,6 +363,11 @@ def test_a_budget_that_cannot_be_kept_is_refused() -> None:
             Budget(**wrong)
 
 
+def test_hardly_any_noise_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match=r"stage train: no finite epsilon follows from so little noise"):
+        Accountant((noised(1e-6, 3),), {"train": 10})
+
+
 def test_class_embeddings_are_no_part_of_a_budget() -> None:
     with pytest.raises(ConfigError, match="sends ModelState, ClassEmbeddings without noise"):
         epsilon(stage_of(FedGC()), epsilon=8.0)
