@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from attacked import evidence
 from personae.algorithms import FedGC
@@ -11,7 +12,7 @@ from personae.core.layer import layered
 from personae.layers import Centres
 from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, read_audit, write_audit
 from personae.privacy.audit.attack import means
-from personae.privacy.audit.finding import wilson
+from personae.privacy.audit.finding import share_interval
 from personae.privacy.audit.templates import Templates
 
 LAYER = Centres(clusters=2, multiplier=1.0)
@@ -108,6 +109,12 @@ def test_an_area_tells_as_much_below_half_as_above():
     assert not Finding(**area, figure="rank-1", low=0.1, high=0.3).beyond_chance
 
 
-@pytest.mark.parametrize(("hits", "trials", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634)])
-def test_wilson(hits, trials, low, high):
-    assert wilson(hits, trials) == pytest.approx((low, high), abs=1e-4)
+@pytest.mark.parametrize(("hits", "trials"), [(0, 10), (1, 120), (5, 10), (10, 10)])
+def test_the_interval_of_a_share_is_exact(hits, trials):
+    assert share_interval(hits, trials) == pytest.approx(tuple(binomtest(hits, trials).proportion_ci()), abs=1e-9)
+
+
+def test_one_lucky_hit_is_not_beyond_chance():
+    low, high = share_interval(1, 120)
+    lucky = Finding(attack="membership", stage="train", target="model", figure="TPR", value=1 / 120, low=low, high=high)
+    assert not replace(lucky, chance=0.001).beyond_chance

@@ -1,10 +1,11 @@
 """What an attack found, with what chance alone would have found."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from scipy.special import betaincinv
 
 from personae.errors import DataError
 from personae.files import write_text
@@ -85,10 +86,8 @@ def read_audit(run: Path) -> Audit | None:
         raise DataError(f"{path} cannot be read: {error}; make it again with personae audit") from error
 
 
-def wilson(hits: float, trials: int) -> tuple[float, float]:
-    """The 95% interval of a share."""
-    z, share = 1.959964, hits / trials
-    middle = share + z * z / (2 * trials)
-    reach = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
+def share_interval(hits: float, trials: int) -> tuple[float, float]:
+    """The 95% interval of a share (Clopper and Pearson): exact, so that a single lucky hit is not beyond chance."""
+    low = float(betaincinv(hits, trials - hits + 1, 0.025)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 0.975)) if hits < trials else 1.0
+    return low, high

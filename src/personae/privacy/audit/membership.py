@@ -20,7 +20,7 @@ from torch import Tensor
 from personae.core.embedder import Embedder
 from personae.core.payload import Gradient, ModelState, NetworkVector
 from personae.privacy.audit.attack import Evidence, PrivacyAttack, Unmeasurable, trained
-from personae.privacy.audit.finding import AUC, Finding, wilson
+from personae.privacy.audit.finding import AUC, Finding, share_interval
 
 LOW_FPR = 1e-3
 
@@ -143,7 +143,7 @@ def _figures(name: str, evidence: Evidence, target: str, inside: Tensor, outside
     allowed = math.floor(rate * len(outside))
     bar = outside.sort(descending=True).values[allowed]
     hits = int((inside > bar).sum())
-    low, high = wilson(hits, len(inside))
+    low, high = share_interval(hits, len(inside))
     yield Finding(
         **shared,
         figure=f"TPR at FPR {100 * rate:.2g}%",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from personae.core.payload import Gradient, NetworkVector
 from personae.privacy.audit.attack import Evidence, Received, Unmeasurable
-from personae.privacy.audit.finding import Finding, wilson
+from personae.privacy.audit.finding import Finding, share_interval
 
 
 def named(evidence: Evidence, clients: Sequence[str], scores: Tensor) -> tuple[int, int, float]:
@@ -62,7 +62,7 @@ def way(received: Received, part: NetworkVector) -> Tensor:
 
 def finding(name: str, figure: str, evidence: Evidence, target: str, result: tuple[int, int, float]) -> Finding:
     hits, trials, chance = result
-    low, high = wilson(hits, trials)
+    low, high = share_interval(hits, trials)
     return Finding(
         attack=name,
         stage=evidence.stage,

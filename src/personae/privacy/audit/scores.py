@@ -13,7 +13,7 @@ from torch import Tensor
 
 from personae.privacy.audit.acceptance import enrolled
 from personae.privacy.audit.attack import Evidence, PrivacyAttack, Unmeasurable
-from personae.privacy.audit.finding import Finding, wilson
+from personae.privacy.audit.finding import Finding, share_interval
 
 BUDGETS = (10, 20, 50, 100, 200, 500, 1000, 2000)
 
@@ -52,7 +52,7 @@ class Scores(PrivacyAttack):
                 if budget <= len(asked)
             }
             hits, trials = int(rates[self.answers].sum()), len(known.people)
-            low, high = wilson(hits, trials)
+            low, high = share_interval(hits, trials)
             details = {f"accepted after {budget}": float(each.float().mean()) for budget, each in rates.items()}
             enough = [budget for budget, each in rates.items() if float(each.float().mean()) >= 0.95]
             details |= {"answers for 95%": enough[0]} if enough else {}
