@@ -12,7 +12,13 @@ from personae.algorithms import ALGORITHMS
 from personae.core.problem import Problem
 from personae.deployment.certs import make_certificates
 from personae.errors import ConfigError
+from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
+from personae.experiment.forgetting import model_digests
+from personae.experiment.forgotten import Forgotten
 from personae.experiment.model import load_model
+from personae.experiment.run import conduct
+from personae.privacy.forgotten_log import verify
 from personae.recognition.export import export_model
 
 EXPERIMENT = """
@@ -242,3 +248,37 @@ def test_a_client_never_runs_what_the_server_sends_and_secret_sums_travel(tmp_pa
         assert str(mark) in (here.out / "app" / "personae_run" / "client.py").read_text()
         here.assert_same(alone, *here.clients)
     assert not mark.exists()
+
+
+SUMS = '{ name = "secret-sum" }'
+SUMS_OF_NOISE = '{ name = "local-noise", norm = 0.3, multiplier = 2.0 }, ' + SUMS
+NOISE = '{ name = "noise", norm = 0.3, multiplier = 2.0 }'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [SUMS, SUMS_OF_NOISE, NOISE])
+def test_a_client_is_forgotten_over_a_network(layers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With secret sums the bits are those of a run without it; noise is drawn again, and epsilon is as stated."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    text = EXPERIMENT.replace("clients = 3", "clients = 4").replace("identities = 6", "identities = 8")
+    with lab(tmp_path / "lab", text.replace("rounds = 2", f"rounds = 2\nlayers = [{layers}]")) as here:
+        gone = here.clients[0]
+        here.serve("--deadline", "120")
+        for client in here.clients:
+            here.join(client)
+        here.done()
+        before = model_digests(here.out)
+        assert here.start("forget", [*PERSONAE, "forget", str(here.out), gone]).wait() == 0, here.log("forget")
+        here.serve("--deadline", "120", "--resume")  # all four still knock
+        here.done()
+        assert gone not in (here.out / "metrics.jsonl").read_text() + (here.out / "ledger.jsonl").read_text()
+        (entry,) = verify(here.out).entries
+        assert entry.before == before != model_digests(here.out)
+        assert ("noise is drawn again" in entry.how) == ("noise" in layers)
+        spent = [event["epsilon"] for event in here.records("metrics") if event["event"] == "privacy"]
+        assert bool(spent) == ("noise" in layers)
+        if layers == SUMS:
+            forgotten = {"forgotten": (Forgotten(client=gone),)}
+            without = load_experiment(here.experiment).model_copy(update=forgotten)
+            conduct(without, here.folder / "alone", Execution(cache=here.folder / "cache"))
+            assert model_digests(here.out) == model_digests(here.folder / "alone")

@@ -10,7 +10,8 @@ from personae.commands.options import AsJson, Settings, Workers, execution_of
 from personae.deployment.processes import require_flower
 from personae.errors import ConfigError
 from personae.experiment.forgetting import forget as carry_out
-from personae.experiment.forgetting import model_digests, plan_forgetting
+from personae.experiment.forgetting import model_digests
+from personae.experiment.forgetting_plan import plan_forgetting
 from personae.experiment.purging import due
 from personae.experiment.purging import purge as delete
 from personae.experiment.retention import KINDS

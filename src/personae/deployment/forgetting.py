@@ -18,7 +18,8 @@ from personae.deployment.plan import SERVING, WORKING, Plan
 from personae.deployment.serve import LEFT_BEHIND
 from personae.errors import ConfigError
 from personae.experiment.explain import nearest
-from personae.experiment.forgetting import NOT_MEASURED, Forgetting, Trace, model_digests
+from personae.experiment.forgetting import NOT_MEASURED, model_digests
+from personae.experiment.forgetting_plan import Forgetting, Trace
 from personae.experiment.forgotten import Forgotten, absent, pseudonym
 from personae.experiment.rundir import RunDirectory
 from personae.experiment.successor import MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in

@@ -119,6 +119,11 @@ class _Grounds:
         return [stage for stage in self.experiment.recipe if stage.algorithm.federated and stage.name in names]
 
     def evidence(self, stage: Stage, device: str) -> Evidence:
+        if not self.checkpoints.last(stage.name):
+            raise ConfigError(
+                f"{self.run}: its checkpoints are not there, and an audit needs them (personae purge removes them); "
+                "run the experiment again, and audit that"
+            )
         state = self.checkpoints.finished(stage.name)
         backbone = self.federation.backbone(device)
         rows = {name: self.materials.clients.of(name).train for name in self.materials.clients.clients}

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from personae.errors import ConfigError, DataError
-from personae.experiment.explain import nearest
+from personae.experiment.explain import explain, nearest
 from personae.experiment.home import RUNS, is_home
 from personae.experiment.retention import KINDS, SCHEDULE, Kind, Retention, duration
 from personae.experiment.rundir import LOCK
@@ -104,7 +106,8 @@ def _schedule(folder: Path) -> dict[Kind, str | None]:
     try:
         return dict(Retention(**json.loads(path.read_text())).schedule())
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path}: this file is damaged ({error}); restore it, or say --older-than") from error
+        what = explain(error, Retention) if isinstance(error, ValidationError) else error
+        raise DataError(f"{path}: this file is damaged ({what}); restore it, or say --older-than") from error
 
 
 def _dated(folder: Path) -> list[Path]:

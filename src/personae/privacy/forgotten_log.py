@@ -153,9 +153,11 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         content = json.loads(line)
         if not isinstance(content, dict):
             raise TypeError("it is no table")
-        _ = content["previous"], content["key"], content["signature"]
+        for needed in ("previous", "key", "signature"):
+            if needed not in content:
+                raise ValueError(f"it has no {needed!r}")
         return content
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path}, line {number}, cannot be read: {error}; restore the file from a copy") from error
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from personae.experiment.forgetting import Forgetting
+from personae.experiment.forgetting_plan import Forgetting
 from personae.experiment.purging import Due
 from personae.privacy.forgotten_log import Checked, ForgottenEntry
 from personae.screen.basics import print_json, say, size_text

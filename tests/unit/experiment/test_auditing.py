@@ -1,6 +1,7 @@
 """An audit of a run: what it attacks is what the run did, and what it finds is in the run's folder and report."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from personae.cli import app
 from personae.core.acceleration import Acceleration
 from personae.errors import ConfigError
 from personae.experiment.assembly import checkpoints_of
-from personae.experiment.auditing import attacks_called
+from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.materials import Materials
 from personae.privacy.audit import PRIVACY_ATTACKS, read_audit
 
@@ -102,3 +103,6 @@ def test_what_cannot_be_audited_is_said_in_a_line(run: Path, tmp_path: Path) -> 
     ended = CliRunner().invoke(app, ["audit", str(run), "--stage", "rws"])
     assert isinstance(ended.exception, ConfigError)
     assert "rws is not a finished stage" in str(ended.exception)
+    shutil.copytree(run, tmp_path / "purged", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(ConfigError, match="its checkpoints are not there"):
+        audit_run(tmp_path / "purged", ["templates"])

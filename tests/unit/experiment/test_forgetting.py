@@ -20,7 +20,8 @@ from personae.experiment.assembly import checkpoints_of
 from personae.experiment.auditing import audit_run
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
-from personae.experiment.forgetting import Forgetting, experiment_of, forget, model_digests, plan_forgetting
+from personae.experiment.forgetting import forget, model_digests
+from personae.experiment.forgetting_plan import Forgetting, experiment_of, plan_forgetting
 from personae.experiment.forgotten import pseudonym
 from personae.experiment.materials import Materials
 from personae.experiment.personal import personal_weights

@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_and_a_folder_that_is_none_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="neither a run nor a client's home"):
         due([tmp_path], "0d")
     (run / SCHEDULE).write_text('{"checkpoints": "soon"}')
-    with pytest.raises(DataError, match=f"{SCHEDULE}: this file is damaged"):
+    with pytest.raises(DataError, match=rf"{SCHEDULE}: this file is damaged \(checkpoints: 'soon' is not a duration"):
         due([run])
 
 

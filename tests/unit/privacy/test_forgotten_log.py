@@ -78,6 +78,7 @@ def test_what_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     garbage.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         operator_key(garbage)
-    (tmp_path / LOG).write_text("[]\n")
-    with pytest.raises(DataError, match=rf"{LOG}, line 1, cannot be read"):
-        read_log(tmp_path)
+    for content, words in (("[]", "it is no table"), ("{}", "it has no 'previous'"), ("{", "Expecting property name")):
+        (tmp_path / LOG).write_text(f"{content}\n")
+        with pytest.raises(DataError, match=rf"{LOG}, line 1, cannot be read: {words}"):
+            read_log(tmp_path)
