@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def plan_of(job: Job) -> dict[str, Any]:
     sizes = {"mu": 2.0, "sigma": 1.0} if situation.by != "equal" else {}
     stage = {
         "name": "train",
-        "rounds": VISITS * situation.clients // cohort["clients"] if method.cohort else VISITS,
+        "rounds": VISITS * ceil(situation.clients / cohort["clients"]) if method.cohort else VISITS,
         "quorum": 0.01,
         "patience": 15,  # rounds that nobody answers change nothing
         "selection": cohort,

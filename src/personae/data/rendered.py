@@ -20,7 +20,7 @@ from personae.errors import ConfigError
 from personae.interrupts import deaf_children
 from personae.progress import Progress, silent
 
-_CHUNK = 256
+_CHUNK = {"cpu": 256, "cuda": 4096}  # images of a block; a GPU is only full with many
 _WORTH_WORKERS = 4000  # images; fewer are drawn before a second process has started
 
 
@@ -35,8 +35,12 @@ def synthetic_faces(
     cache: str | Path | None = None,
     progress: Progress = silent,
     workers: int = 1,
+    device: str = "cpu",
 ) -> FaceSet:
-    """The people `first` .. `first + identities - 1` with `images` images each; of several domains, as many of each."""
+    """The people `first` .. `first + identities - 1` with `images` images each; of several domains, as many of each.
+
+    They are drawn on the device, in as many processes as there are workers if it is the CPU.
+    """
     if identities < 1 or images < 1 or first < 0 or size < 8 or workers < 1 or not domain:
         raise ConfigError(
             f"synthetic faces: {identities} identities from {first} on with {images} images of size {size} on "
@@ -45,14 +49,15 @@ def synthetic_faces(
     names = [domain] if isinstance(domain, str) else list(dict.fromkeys(domain))
     sittings = {name: _Sitting(first, identities, images, find_domain(name).name, seed, size) for name in names}
     folder = Path(cache or default_cache())
-    sets = {name: _photographed(sitting, folder, progress, workers) for name, sitting in sittings.items()}
+    sets = {name: _photographed(sitting, folder, progress, workers, device) for name, sitting in sittings.items()}
     return sets[names[0]] if len(names) == 1 else join_faces(f"synthetic {' and '.join(names)}", sets)
 
 
-def _photographed(sitting: "_Sitting", cache: Path, progress: Progress, workers: int) -> FaceSet:
+def _photographed(sitting: "_Sitting", cache: Path, progress: Progress, workers: int, device: str) -> FaceSet:
+    kind = torch.device(device).type
     recipe = Recipe(
         name=f"synthetic_{sitting.domain}",
-        source=repr(sitting),
+        source=repr(sitting) if kind == "cpu" else f"{sitting!r} on {kind}",
         state=renderer_version(),
         count=len(sitting),
         height=sitting.size,
@@ -61,10 +66,11 @@ def _photographed(sitting: "_Sitting", cache: Path, progress: Progress, workers:
 
     def fill(append: Append) -> Filled:
         with progress("rendering faces", len(sitting), "images") as advance:
-            for block in _blocks(sitting, workers):
+            for block in _blocks(sitting, workers, device):
                 append(block)
                 advance(len(block))
-        return Filled(digest=f"{recipe.source}/{recipe.state}")
+        # Devices may round a pixel differently, so each has a file of its own. To a run they are the same faces.
+        return Filled(digest=f"{sitting!r}/{recipe.state}")
 
     store = cached_pixels(cache, recipe, fill)
     people, shots = sitting.rows(0, len(sitting))
@@ -109,19 +115,22 @@ class _Sitting:
         rows = torch.arange(start, stop)
         return self.first + rows // self.images, rows % self.images
 
-    def chunks(self) -> Iterator[tuple[int, int]]:
-        return ((start, min(start + _CHUNK, len(self))) for start in range(0, len(self), _CHUNK))
+    def chunks(self, size: int) -> Iterator[tuple[int, int]]:
+        return ((start, min(start + size, len(self))) for start in range(0, len(self), size))
 
-    def render(self, bounds: tuple[int, int]) -> Pixels:
+    def render(self, bounds: tuple[int, int], device: str = "cpu") -> Pixels:
         people, shots = self.rows(*bounds)
-        return synthetic.render(people, shots, seed=self.seed, size=self.size, domain=self.domain).numpy()
+        drawn = synthetic.render(people, shots, seed=self.seed, size=self.size, domain=self.domain, device=device)
+        return drawn.cpu().numpy()
 
 
-def _blocks(sitting: _Sitting, workers: int) -> Iterator[Pixels]:
-    if workers == 1 or len(sitting) < _WORTH_WORKERS:
-        yield from map(sitting.render, sitting.chunks())
+def _blocks(sitting: _Sitting, workers: int, device: str) -> Iterator[Pixels]:
+    kind = torch.device(device).type
+    chunks = sitting.chunks(_CHUNK[kind])
+    if kind != "cpu" or workers == 1 or len(sitting) < _WORTH_WORKERS:
+        yield from (sitting.render(bounds, device) for bounds in chunks)
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         with deaf_children():
-            blocks = pool.map(sitting.render, sitting.chunks())
+            blocks = pool.map(sitting.render, chunks)
         yield from blocks

@@ -174,6 +174,7 @@ class Materials:
             cache=self.execution.cache,
             progress=self.execution.progress,
             workers=self.execution.workers,
+            device=self.execution.device,
         )
         return without_labels(faces) if source.unlabelled else faces
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from personae.core.acceleration import Acceleration
-from personae.core.threads import available_cores
 from personae.errors import ConfigError, Diverged, Interrupted, OutOfTime, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
@@ -71,12 +70,9 @@ class Runner:
     def _render(self, jobs: Sequence[Job]) -> None:
         """Faces are read or rendered before the runs start, so that no two runs do the same."""
         seen = set()
-        rendering = self.execution
-        if rendering.device != "cpu":
-            rendering = replace(rendering, workers=available_cores())
         for job in jobs:
             data = job.experiment.data
-            materials = Materials(job.experiment, replace(rendering, notify=unheard))
+            materials = Materials(job.experiment, replace(self.execution, notify=unheard))
             for name in ("public", "private", "heldout"):
                 source: Source | None = getattr(data, name)
                 key = (source and source.model_dump_json(), job.experiment.seed, job.experiment.network)

@@ -1,11 +1,12 @@
-"""Clients on this machine: in this process, in worker processes of one thread each, or side by side on one GPU."""
+"""Clients on this machine: in this process, in worker processes of cores or GPUs, or side by side on one GPU."""
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -40,11 +41,21 @@ def local_transport(
 ) -> Transport:
     """Clients one after the other for one worker, else in so many processes, or streams of a GPU, at once.
 
-    On a CPU the results are the same to the bit. `notify` hears of processes that end before their time.
+    Several GPUs share the processes, and each has at least one. On a CPU the results are the same to the bit. `notify`
+    hears of processes that end before their time.
     """
+    devices = devices_of(device)
+    if len(devices) > 1:
+        return WorkerProcesses(federation, max(workers, len(devices)), notify, devices)
     if workers <= 1:
         return SameProcess(federation, device)
     return WorkerProcesses(federation, workers, notify) if device == "cpu" else Streams(federation, workers, device)
+
+
+def devices_of(device: str) -> tuple[str, ...]:
+    """The GPUs that `cuda` stands for: all that this process may see."""
+    several = torch.cuda.device_count() if device == "cuda" else 1
+    return (device,) if several <= 1 else tuple(f"{device}:{number}" for number in range(several))
 
 
 class SameProcess:
@@ -133,22 +144,29 @@ class _Lane:
 
 
 class WorkerProcesses:
-    """One process a core: requests and answers travel as bytes, and each worker has one client at a time.
+    """A process per core, or some per GPU: requests and answers travel as bytes, and each has one client at a time.
 
+    Workers are dealt over the devices in turn.
     A worker that ends (for lack of memory, say) is not replaced: its client is asked again by another one, and begins
     where it began, so nothing is lost. One that ends two of them in a round has failed.
     """
 
-    def __init__(self, federation: Federation, workers: int, notify: Callable[[str], None] = unheard) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        workers: int,
+        notify: Callable[[str], None] = unheard,
+        devices: Sequence[str] = ("cpu",),
+    ) -> None:
         self._federation, self._notify = federation, notify
         self.problems = str(federation.private / PROBLEMS)
         self._kept = _Kept(federation)
         self._layout = federation.backbone().layout
         context = multiprocessing.get_context("spawn")
         self._workers: dict[Connection, SpawnProcess] = {}
-        for _ in range(workers):
+        for _, device in zip(range(workers), cycle(devices), strict=False):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, federation), daemon=True)
+            process = context.Process(target=_work, name=device, args=(theirs, federation, device), daemon=True)
             with deaf_children():
                 process.start()
             theirs.close()
@@ -221,10 +239,10 @@ class WorkerProcesses:
         return f"a worker process ended with code {process.exitcode}"
 
 
-def _work(connection: Connection, federation: Federation) -> None:
+def _work(connection: Connection, federation: Federation, device: str) -> None:
     """A worker's life: answer requests until the other side is gone."""
     torch.set_num_threads(1)
-    host = ClientHost(federation, durable=False)
+    host = ClientHost(federation, device, durable=False)
     while True:
         try:
             request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, ONE_MACHINE)

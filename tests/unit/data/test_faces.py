@@ -301,6 +301,25 @@ def test_synthetic_faces_are_rendered_once_by_each_renderer(tmp_path: Path, monk
     assert sum(calls) == 900
 
 
+def test_a_gpu_draws_synthetic_faces_itself_and_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def render(people: torch.Tensor, shots: torch.Tensor, *, device: str, **options: object) -> torch.Tensor:
+        calls.append((len(people), device))
+        return torch.full((len(people), 8, 8, 3), len(device), dtype=torch.uint8)
+
+    monkeypatch.setattr(synthetic, "render", render)
+    options = {"identities": 500, "images": 10, "size": 8, "cache": tmp_path}
+    drawn = {
+        device: synthetic_faces(**options, device=device, workers=2 if device != "cpu" else 1)
+        for device in ("cuda", "cpu", "cuda:1")
+    }
+    assert calls == [(4096, "cuda"), (904, "cuda")] + [(256, "cpu")] * 19 + [(136, "cpu")]  # all GPUs share a file
+    assert int(drawn["cuda"].images(np.arange(1))[0, 0, 0, 0]) == len("cuda")
+    assert int(drawn["cpu"].images(np.arange(1))[0, 0, 0, 0]) == len("cpu")
+    assert len({faces.fingerprint for faces in drawn.values()}) == 1  # a run on one can be looked at on the other
+
+
 @pytest.mark.parametrize(
     "wrong", [{"identities": 0}, {"images": 0}, {"first": -1}, {"size": 4}, {"domain": "moon"}, {"domain": ()}]
 )

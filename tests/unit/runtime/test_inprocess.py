@@ -19,6 +19,7 @@ from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.core.threads import torch_threads
 from personae.errors import Interrupted
+from personae.runtime import inprocess
 from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Rehearsal, Troubled, stage_of
@@ -58,6 +59,28 @@ def test_bad_clients_fail_alone_and_cost_no_worker(tmp_path: Path):
     assert one.notebook.books["ledger"] == two.notebook.books["ledger"]
     assert [sorted(event["failed"]) for event in two.notebook.rounds()] == [["ann", "eve"], ["ann", "eve"]]
     assert not any(process.is_alive() for process in processes.values())
+
+
+def test_several_gpus_share_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The CPU, under two names, stands in for two GPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert inprocess.devices_of("cuda") == ("cuda:0", "cuda:1", "cuda:2")
+    assert inprocess.devices_of("cpu") == ("cpu",)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert inprocess.devices_of("cuda") == ("cuda",)
+    asked: list[str] = []
+    monkeypatch.setattr(inprocess, "devices_of", lambda device: asked.append(device) or ("cpu", "cpu:0"))
+    one, two = (rehearse(tmp_path / name) for name in ("one", "two"))
+    one.run()
+    transport = local_transport(two.federation, 1, "cuda")
+    try:
+        assert [process.name for process in transport._workers.values()] == ["cpu", "cpu:0"]
+        two.run(transport)
+    finally:
+        transport.close()
+    assert asked == ["cuda"]
+    assert torch.equal(one.final(), two.final())
+    assert one.files() == two.files()
 
 
 def test_a_client_that_ends_two_workers_fails_alone_and_the_last_worker_ends_the_run(tmp_path: Path):
