@@ -1,150 +1,227 @@
 """What differential privacy costs: how well strangers are told apart, against epsilon, for few and for many clients.
 
-    python benchmarks/privacy.py OUT --clients 36 360 3600 --epsilons 2 8 32
+    python benchmarks/privacy.py run --minutes 10    # runs what is missing in docs/results/noise.jsonl, one by one
+    python benchmarks/privacy.py page                # writes the table of docs/howto/differential-privacy.md from it
 
-The recipe is `privacy/clients`, whose stage `federate` begins with one pre-trained model for all runs. For each number
-of clients and each epsilon the noise is what the accountant asks for. `OUT/results.jsonl` gets a line a run, and a run
-that is there is not done again. At the end the table of docs/howto/differential-privacy.md is printed.
+The recipe is `privacy/clients`, whose stage `federate` begins with one pre-trained model for all runs of a seed. For
+each number of clients and each epsilon the noise is what the accountant asks for. A run that was measured with other
+settings than the present ones counts as missing. What matters most comes first.
 """
 
 import argparse
+import hashlib
 import json
-from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from statistics import mean
-from typing import Any, Literal, get_args
+from statistics import mean, stdev
+from typing import Any, Literal
 
 from personae.core.events import GlobalEvaluation
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.run import conduct
 from personae.experiment.stages import StageSection
+from personae.files import write_text
 from personae.privacy.accountant import Accountant, Budget
 from personae.report.records import read_events
 
+DOCS = Path(__file__).parent.parent / "docs"
+RESULTS, PAGE = DOCS / "results" / "noise.jsonl", DOCS / "howto" / "differential-privacy.md"
+BEGIN, END = "<!-- table of benchmarks/privacy.py -->", "<!-- end of table -->"
+
 Unit = Literal["client", "person"]
-RECIPE, DELTA = "privacy/clients", 1e-5
+RECIPE, DELTA, WEIGHTS = "privacy/clients", 1e-5, 233_760
 RATES = {36: 1.0, 360: 0.2, 3600: 0.06}  # who is asked in a round: more than a few hundred clients take too long here
-SILENT = 1e-6  # a multiplier: no noise
+EPSILONS = (32.0, 8.0, 2.0)
+SILENT = 0.005  # a multiplier: hardly any noise
 PEOPLE = 8  # of a client, all of whose photographs it trains with
 ALL_FOR_TRAINING = ("data.private.images=4", "partition.train=1.0", "partition.test=0.0")
-FIGURES = ("heldout/accuracy", "heldout/tar@1e-01")
+FIGURE = "heldout/tar@1e-01"
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
+    """One run."""
+
     clients: int
-    rate: float
-    seed: int
-    unit: Unit = "client"  # what noise hides; for people without noise, each is trained for itself all the same
-    epsilon: float | None = None  # None: no noise
-    multiplier: float = SILENT
+    noise: str = "none"  # none: not even a bound; bound: hardly any noise; or an epsilon
+    seed: int = 0
+    unit: Unit = "client"  # what noise hides
 
     @property
-    def name(self) -> str:
-        return f"{self.unit}-{self.clients}-{'none' if self.epsilon is None else f'{self.epsilon:g}'}-{self.seed}"
+    def rate(self) -> float:
+        """A draw of clients does not count for their people, so all clients are asked where people are hidden."""
+        return 1.0 if self.unit == "person" else RATES[self.clients]
 
 
-def tasks(clients: list[int], epsilons: list[float], seeds: list[int], unit: Unit) -> list[Task]:
-    plain = [Task(number, RATES[number], seed, unit) for number in clients for seed in seeds]
-    noised = [
-        replace(task, epsilon=epsilon, multiplier=noise_for(epsilon, task)) for task in plain for epsilon in epsilons
-    ]
-    return [*plain, *noised]
+Lines = dict[Job, dict[str, Any]]
 
 
-def noise_for(epsilon: float, task: Task) -> float:
-    """The least multiplier, to three digits, that keeps all rounds within epsilon."""
-    low, high = 0.05, 200.0
-    while high / low > 1.002:
-        middle = (low * high) ** 0.5
-        stage = experiment(replace(task, epsilon=epsilon, multiplier=middle)).recipe[-1]
-        (found,) = Accountant((stage,), {stage.name: task.clients}, Budget(delta=DELTA)).spent(stage, stage.rounds)
-        low, high = (low, middle) if found.epsilon <= epsilon else (middle, high)
-    return high
+def jobs(seeds: int) -> Iterator[Job]:
+    """What matters most comes first, since the time may not be enough for all."""
+    noises = ("none", "bound", *(f"{epsilon:g}" for epsilon in EPSILONS))
+    for seed in range(seeds):
+        yield from (Job(clients, noise, seed) for clients in RATES for noise in noises)
+        yield from (Job(36, noise, seed, "person") for noise in noises[1:])
 
 
-def experiment(task: Task, weights: Path | None = None) -> Experiment:
+def experiment(job: Job, multiplier: float, weights: Path | None = None) -> Experiment:
     """The stage `federate` alone, for so many clients."""
     whole = load_experiment(
         RECIPE,
         [
-            f"seed={task.seed}",
-            f"partition.clients={task.clients}",
-            f"data.private.identities={PEOPLE * task.clients}",
+            f"seed={job.seed}",
+            f"partition.clients={job.clients}",
+            f"data.private.identities={PEOPLE * job.clients}",
             *ALL_FOR_TRAINING,
             *([f"weights={weights}"] if weights else []),
         ],
     )
     federate = whole.stages[-1]
     layers: list[dict[str, Any]] = [each for each in federate.layers if each["name"] != "noise"]
-    if task.epsilon is not None or task.unit == "person":
+    if job.noise != "none":
         (noise,) = (each for each in federate.layers if each["name"] == "noise")
-        people = {"people": {"expected": PEOPLE}} if task.unit == "person" else {}
-        layers.append({**noise, **people, "multiplier": task.multiplier, "randomness": "seed"})
+        people = {"people": {"expected": PEOPLE}} if job.unit == "person" else {}
+        layers.append({**noise, **people, "multiplier": multiplier, "randomness": "seed"})
     changed: StageSection = replace(
-        federate, layers=tuple(layers), selection={"name": "poisson", "rate": task.rate}, evaluate_every=0
+        federate, layers=tuple(layers), selection={"name": "poisson", "rate": job.rate}, evaluate_every=0
     )
     return whole.model_copy(update={"stages": (changed,), "budget": Budget(delta=DELTA)})
 
 
-def pretrained(seed: int, out: Path, execution: Execution) -> Path:
-    """The model that all runs begin with."""
-    folder = out / f"pretrained-{seed}"
+@cache
+def multiplier_for(job: Job) -> float:
+    """The least, to three digits, that keeps all rounds within epsilon."""
+    if job.noise in ("none", "bound"):
+        return SILENT
+    low, high = 0.05, 200.0
+    while high / low > 1.002:
+        middle = (low * high) ** 0.5
+        stage = experiment(job, middle).recipe[-1]
+        (found,) = Accountant((stage,), {stage.name: job.clients}, Budget(delta=DELTA)).spent(stage, stage.rounds)
+        low, high = (low, middle) if found.epsilon <= float(job.noise) else (middle, high)
+    return high
+
+
+@cache
+def settings_of(job: Job) -> str:
+    """Another for other settings of the runs; the multiplier follows from these."""
+    content = json.dumps([experiment(job, SILENT).resolved(), load_experiment(RECIPE).resolved()], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+@cache
+def pretrained(seed: int, work: Path) -> Path:
+    """The model that all runs of a seed begin with."""
+    folder = work / f"pretrained-{seed}"
     if not (folder / "models" / "pretrain.safetensors").exists():
         few = ["partition.clients=4", f"data.private.identities={4 * PEOPLE}"]
         whole = load_experiment(RECIPE, [f"seed={seed}", *few, *ALL_FOR_TRAINING])
         only = whole.model_copy(update={"stages": whole.stages[:1], "budget": Budget(delta=DELTA)})
-        conduct(only, folder, execution, resume=True)
+        conduct(only, folder, Execution(), resume=True)
     return folder / "models" / "pretrain.safetensors"
 
 
-def carry_out(task: Task, out: Path, execution: Execution) -> dict[str, Any]:
-    run = out / task.name
-    conduct(experiment(task, pretrained(task.seed, out, execution)), run, execution, resume=True)
-    benchmarks = {event.round: event.metrics for event in read_events(run) if isinstance(event, GlobalEvaluation)}
-    start, end = (benchmarks[pick(benchmarks)] for pick in (min, max))
-    figures = {"start": [start[name] for name in FIGURES], "end": [end[name] for name in FIGURES]}
-    return {**asdict(task), **figures}
+def measured(job: Job, work: Path) -> dict[str, Any]:
+    began, multiplier = time.monotonic(), multiplier_for(job)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        conduct(experiment(job, multiplier, pretrained(job.seed, work)), Path(folder) / "run", Execution())
+        events = [each for each in read_events(Path(folder) / "run") if isinstance(each, GlobalEvaluation)]
+    figures = {event.round: round(event.metrics[FIGURE], 4) for event in events}
+    return {
+        **asdict(job),
+        "settings": settings_of(job),
+        "multiplier": round(multiplier, 4),
+        "start": figures[min(figures)],
+        "end": figures[max(figures)],
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
-def table(lines: list[dict[str, Any]]) -> str:
+def lines_of(results: Path) -> Lines:
+    """What was measured with the present settings; of two lines the later one."""
+    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
+    found = {Job(**{each.name: line[each.name] for each in fields(Job)}): line for line in lines}
+    return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
+
+
+def run(results: Path, work: Path, minutes: float, seeds: int) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 60 * minutes
+    known = lines_of(results)
+    missing = [job for job in jobs(seeds) if job not in known]
+    print(f"{len(known)} runs are there, {len(missing)} are missing", flush=True)
+    for job in missing:
+        if time.monotonic() > deadline:
+            break
+        line = json.dumps(measured(job, work))
+        with results.open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def page(results: Path, target: Path) -> None:
+    before, _, rest = target.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_text(target, f"{before}{BEGIN}\n\n{table(lines_of(results))}\n{END}{after}")
+
+
+def table(found: Lines) -> str:
     """Means over seeds: one row for each unit and number of clients, one column for each epsilon."""
-    found: dict[tuple[str, int, float | None], list[float]] = defaultdict(list)
-    for line in lines:
-        found[line["unit"], line["clients"], line["epsilon"]].append(line["end"][1])
-    starts = mean(line["start"][1] for line in lines)
-    epsilons = sorted({epsilon for *_, epsilon in found if epsilon is not None}, reverse=True)
-    head = ["hidden", "clients", "none", *(f"epsilon {epsilon:g}" for epsilon in epsilons), "pre-trained"]
-    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for place in sorted({(unit, clients) for unit, clients, _ in found}):
-        measured = [found[*place, each] for each in (None, *epsilons)]
-        cells = [f"{mean(each):.1%}" if each else "" for each in measured]
-        rows.append("| " + " | ".join([place[0], f"{place[1]:,}", *cells, f"{starts:.1%}"]) + " |")
-    return "\n".join(rows)
+    noises = {"none": "none", "bound": "bound alone", **{f"{each:g}": f"epsilon {each:g}" for each in EPSILONS}}
+    head = ["hidden", "clients", "asked in a round", "noise over `norm`, epsilon 8", "pre-trained", *noises.values()]
+    rows = ["| " + " | ".join([*head, "seeds"]) + " |", "|---" * (len(head) + 1) + "|"]
+    for unit, clients in dict.fromkeys((job.unit, job.clients) for job in found):
+        here = [(job, line) for job, line in found.items() if (job.unit, job.clients) == (unit, clients)]
+        cells = {noise: [line["end"] for job, line in here if job.noise == noise] for noise in noises}
+        if unit == "person":  # without a layer, nobody is trained alone
+            cells["none"] = []
+        rate = here[0][0].rate
+        contributions = clients * rate * (PEOPLE if unit == "person" else 1)
+        ratios = [line["multiplier"] * WEIGHTS**0.5 / contributions for job, line in here if job.noise == "8"]
+        columns = [
+            f"a {unit}",
+            f"{clients:,}",
+            "all" if rate == 1 else f"{rate:.0%}",
+            f"{ratios[0]:.2g}" if ratios else "–",
+            f"{mean(line['start'] for _, line in here):.1%}",
+            *(_cell(each) for each in cells.values()),
+            _range([len(each) for each in cells.values() if each]),
+        ]
+        rows.append("| " + " | ".join(columns) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(values: Sequence[float]) -> str:
+    """The mean and, of several seeds, the standard deviation."""
+    if not values:
+        return "–"
+    return f"{mean(values):.1%}" + (f" ± {100 * stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def _range(counts: Sequence[int]) -> str:
+    return f"{counts[0]}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--clients", type=int, nargs="+", default=list(RATES))
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[2.0, 8.0, 32.0])
-    parser.add_argument("--unit", choices=get_args(Unit), default="client")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "price-of-noise")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    results = options.out / "results.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    done = {(line["unit"], line["clients"], line["epsilon"], line["seed"]) for line in lines}
-    for task in tasks(options.clients, options.epsilons, options.seeds, options.unit):
-        if (task.unit, task.clients, task.epsilon, task.seed) not in done:
-            lines.append(carry_out(task, options.out, Execution(workers=options.workers)))
-            with results.open("a") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-            print(task.name, lines[-1]["end"], flush=True)
-    print(table(lines))
+    if options.what == "run":
+        run(options.results, options.work, options.minutes, options.seeds)
+    else:
+        page(options.results, PAGE)
 
 
 if __name__ == "__main__":
