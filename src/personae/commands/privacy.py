@@ -27,11 +27,15 @@ def audit(
     stage: Annotated[
         list[str] | None, typer.Option("--stage", help="Attack this stage; repeatable; all finished ones by default.")
     ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option("--shadows", metavar="N", min=16, help="Shadow people; as many as were trained on by default."),
+    ] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Attack a finished run's privacy, and write what was found into its folder and report."""
-    found = audit_run(run, attack or [ALL], stages=stage or [], execution=execution_of(device))
+    found = audit_run(run, attack or [ALL], stages=stage or [], shadows=shadows, execution=execution_of(device))
     page = write_report(run)
     screen.audit(found, page, as_json)
 

@@ -47,11 +47,13 @@ def audit_run(
     attacks: Sequence[str] = (ALL,),
     *,
     stages: Sequence[str] = (),
+    shadows: int | None = None,
     execution: Execution | None = None,
 ) -> Audit:
     """Carry out the attacks on a finished run, and write what they found into its folder.
 
-    `stages`: those to attack; by default every federated one that is finished.
+    `stages`: those to attack; by default every federated one that is finished. `shadows`: how many people whom nobody
+    trained on the attacker has; by default as many as were trained on, or all who are held out.
     """
     run, execution = Path(run), execution or Execution()
     chosen = attacks_called(attacks)
@@ -64,7 +66,7 @@ def audit_run(
         )
     speed = Acceleration(**content.environment.get("acceleration", {}))
     materials = Materials(experiment, replace(execution, acceleration=speed))
-    grounds = _Grounds(run, experiment, materials, speed)
+    grounds = _Grounds(run, experiment, materials, speed, shadows)
     wanted = [stage for stage in grounds.finished() if not stages or stage.name in stages]
     if unknown := set(stages) - {stage.name for stage in wanted}:
         names = ", ".join(stage.name for stage in grounds.finished()) or "none"
@@ -105,12 +107,19 @@ def attacks_called(names: Sequence[str]) -> list[PrivacyAttack]:
 class _Grounds:
     """A run as its auditor sees it, who has everything."""
 
-    def __init__(self, run: Path, experiment: Experiment, materials: Materials, speed: Acceleration) -> None:
+    def __init__(
+        self,
+        run: Path,
+        experiment: Experiment,
+        materials: Materials,
+        speed: Acceleration,
+        shadows: int | None = None,
+    ) -> None:
         self.run, self.experiment, self.materials, self.speed = run, experiment, materials, speed
         self.federation = federation_of(experiment, materials.clients, run / "private", acceleration=speed)
         self.checkpoints: Checkpoints = checkpoints_of(experiment, run, materials.digest(), speed)
         self.people = list(_people(materials.clients, experiment.seed))
-        self.shadows = list(_shadows(materials, max(1, len(self.people))))
+        self.shadows = list(_shadows(materials, shadows, max(1, len(self.people))))
 
     def finished(self) -> list[Stage]:
         """The federated stages that have come to their end."""
@@ -176,17 +185,17 @@ def _trained(samples: Samples) -> list[int]:
     return torch.unique(samples.labels).tolist() if is_labelled(samples) else []
 
 
-def _shadows(materials: Materials, wanted: int) -> Iterator[Person]:
+def _shadows(materials: Materials, wanted: int | None, usual: int) -> Iterator[Person]:
     """People whom nobody trained on: the next that the generator of synthetic faces makes, or those held out."""
     source = materials.experiment.require_private()
     if source.source == SYNTHETIC and source.parts is None:
-        faces = materials.opened(_next(materials.experiment, source, min(wanted, MOST_PEOPLE)))
+        faces = materials.opened(_next(materials.experiment, source, wanted or min(usual, MOST_PEOPLE)))
     elif materials.heldout is not None:
         faces = materials.heldout
     else:
         return
     samples = faces.samples()
-    for label in _trained(samples)[:MOST_PEOPLE]:
+    for label in _trained(samples)[: wanted or MOST_PEOPLE]:
         yield Person(samples.identities[label], _images(samples, label))
 
 
@@ -195,7 +204,8 @@ def _next(experiment: Experiment, source: Source, identities: int) -> Source:
     data = (experiment.data.public, experiment.data.private, experiment.data.heldout)
     parts = [part for each in data if each for part in each.all_parts().values() if part.source == SYNTHETIC]
     first = max(part.first + (part.identities or 0) for part in parts)
-    return source.model_copy(update={"first": first, "identities": identities, "unlabelled": False})
+    made = {"first": first, "identities": identities, "images": min(source.images, PHOTOS)}
+    return source.model_copy(update={**made, "unlabelled": False})
 
 
 def _images(samples: Samples, label: int) -> Tensor:

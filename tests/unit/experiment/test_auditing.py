@@ -96,6 +96,13 @@ def test_the_command_measures_and_writes_the_report(run: Path) -> None:
     assert "Who saw what" in (run / "report.html").read_text()
 
 
+def test_an_attacker_has_as_many_shadow_people_as_are_asked_for(run: Path) -> None:
+    """Half of them calibrate the attack, and the others are tested."""
+    found = audit_run(run, ["membership"], stages=["rows"], shadows=20).findings
+    assert {each.details["others"] for each in found if each.target.startswith("model")} == {10}
+    assert "TPR at FPR 9.1%" in {each.figure for each in found}
+
+
 def test_what_cannot_be_audited_is_said_in_a_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no privacy attack is called 'templets'; did you mean templates"):
         attacks_called(["templets"])
