@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
-
-from torch import Tensor
 
 from personae.core.aggregation import Workbench
 from personae.core.algorithm import ClientInfo, Domains, Server
@@ -25,7 +24,6 @@ from personae.core.events import (
     Suspicion,
     TrainingRound,
 )
-from personae.core.finite import all_finite
 from personae.core.message import ClientEvaluation, ServerState
 from personae.core.payload import ModelState
 from personae.core.rng import generator
@@ -43,7 +41,7 @@ from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
 from personae.runtime.knowledge import known, remember, suspect, suspected
 from personae.runtime.past import Past
-from personae.runtime.proof import has_collapsed, separation
+from personae.runtime.proof import Proof
 from personae.runtime.round import Outcome, federated_round
 from personae.runtime.transport import EVALUATE, TRAIN, Failure, Transport
 
@@ -140,7 +138,7 @@ class _Walk:
         self.trainers = [client for client in self.clients if client.name not in holdings.newcomers]
         self.out: AbstractSet[str] = frozenset()  # of the run, by the operator's word
         self.events: list[Event] = []  # of the round that is going on
-        self.looked_at: tuple[Tensor, float] | None = None  # the last model, and how well it tells people apart
+        self.proof = Proof(self.backbone, partial(engine.federation.embedder, cores=engine.cores), engine.proof)
         self.missed = 0  # rounds in a row without a quorum
 
     def run(self) -> None:
@@ -283,7 +281,8 @@ class _Walk:
             self._record(RoundWarning(stage=stage.name, round=round_, text=warning))
         after = stage.server.applied(state, outcome.state, round_, stage.rounds)
         self._suspect(stage, round_, state, after, outcome)
-        if participants and (reason := self._collapse(state, after)):
+        checked = participants and self.engine.firewall.enabled
+        if checked and (reason := self.proof.collapse(state.model, after.model)):
             text = f"the round was undone: {reason}; updates of {', '.join(outcome.clients)} were in it"
             self.engine.notify(f"{stage.name}, round {round_}: {text}")
             self._record(RoundWarning(stage=stage.name, round=round_, text=text))
@@ -312,18 +311,6 @@ class _Walk:
         self._record(RoundWarning(stage=stage.name, round=round_, text=text))
         return state
 
-    def _collapse(self, before: ServerState, after: ServerState) -> str | None:
-        """What has become of a model that was of use, if it is of none any more."""
-        if not self.engine.firewall.enabled or not all_finite(before.model.flat):
-            return None
-        if not all_finite(after.model.flat):
-            return "the merged model is not finite"
-        if self.engine.proof is None or not has_collapsed(
-            self._separation(before.model), self._separation(after.model)
-        ):
-            return None
-        return "the merged model does not tell rendered faces apart any more"
-
     def _suspect(self, stage: Stage, round_: int, before: ServerState, after: ServerState, outcome: Outcome) -> None:
         """Write down who is suspected and what was done about it, with the model that would have been otherwise."""
         if not (outcome.ruling.scores or outcome.ruling.suspects or outcome.drawn_back):
@@ -331,7 +318,7 @@ class _Walk:
         otherwise: Mapping[str, float] = {}
         if outcome.otherwise is not None:
             applied = stage.server.applied(before, outcome.otherwise, round_, stage.rounds)
-            otherwise = self._figures(before.model, applied.model)
+            otherwise = self.proof.figures(before.model, applied.model)
         self._record(
             Suspicion(
                 stage=stage.name,
@@ -339,26 +326,10 @@ class _Walk:
                 scores=outcome.ruling.scores,
                 left_out=outcome.ruling.suspects,
                 drawn_back=outcome.drawn_back,
-                merged=self._figures(before.model, after.model),
+                merged=self.proof.figures(before.model, after.model),
                 otherwise=otherwise,
             )
         )
-
-    def _figures(self, before: ModelState, after: ModelState) -> dict[str, float]:
-        """How far a model's weights went, if that can be said, and how well it tells rendered faces apart."""
-        if not all_finite(after.flat):
-            return {"separation": 0.0}
-        found = {"step": float((after.flat - before.flat)[: after.layout.trainable_size].norm())}
-        return found | ({"separation": self._separation(after)} if self.engine.proof is not None else {})
-
-    def _separation(self, model: ModelState) -> float:
-        """Of a model, on faces of nobody; that of the last one is known."""
-        assert self.engine.proof is not None
-        if self.looked_at is None or self.looked_at[0] is not model.flat:
-            self.backbone.load(model)
-            found = separation(self.engine.federation.embedder(self.backbone, self.engine.cores), self.engine.proof)
-            self.looked_at = model.flat, found
-        return self.looked_at[1]
 
     def _evaluate(self, stage: Stage, state: ServerState, round_: int, *, final: bool = False) -> None:
         """The model on the server's benchmarks, then with every client on its own faces."""
@@ -457,15 +428,9 @@ class _Walk:
                 generator(self.engine.federation.seed, stage.name, round_, "aggregation"),
                 self.engine.scratch,
                 self.backbone.layout.trainable_size,
-                self._judge if self.engine.proof is not None else None,
+                self.proof.judge,
             ),
         )
-
-    def _judge(self, vector: Tensor) -> float:
-        """How well a model tells rendered faces apart; one, if it is no whole model."""
-        if len(vector) != self.backbone.layout.size:
-            return 1.0
-        return self._separation(ModelState(self.backbone.layout, vector))
 
     def _record(self, event: Event) -> None:
         self.engine.journal.write(event)

@@ -1,13 +1,67 @@
 """A look at a model after a merge: does it still tell people apart?"""
 
-import torch
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
+from personae.core.backbone import Backbone
 from personae.core.embedder import Embedder, embed
 from personae.core.finite import all_finite
+from personae.core.payload import ModelState
 from personae.core.samples import Samples
 
 MEANINGFUL = 0.6  # of what a model must have come to before it can be said to have lost it
 COLLAPSED = 0.5  # of what it was above chance
+
+
+@dataclass
+class Proof:
+    """Puts models to the proof on `faces` that the server has rendered; without any, it sees whether they are finite.
+
+    It loads them into the server's backbone.
+    """
+
+    backbone: Backbone
+    embedder: Callable[[Backbone], Embedder]
+    faces: Samples | None
+    _last: tuple[Tensor, float] | None = field(default=None, init=False)  # the last model, and its separation
+
+    def collapse(self, before: ModelState, after: ModelState) -> str | None:
+        """What has become of a model that was of use, if it is of none any more."""
+        if not all_finite(before.flat):
+            return None
+        if not all_finite(after.flat):
+            return "the merged model is not finite"
+        if self.faces is None or not has_collapsed(self.separation(before), self.separation(after)):
+            return None
+        return "the merged model does not tell rendered faces apart any more"
+
+    def figures(self, before: ModelState, after: ModelState) -> dict[str, float]:
+        """How far a model's weights went, if that can be said, and how well it tells rendered faces apart."""
+        if not all_finite(after.flat):
+            return {"separation": 0.0}
+        found = {"step": float((after.flat - before.flat)[: after.layout.trainable_size].norm())}
+        return found | ({"separation": self.separation(after)} if self.faces is not None else {})
+
+    @property
+    def judge(self) -> Callable[[Tensor], float] | None:
+        """For a rule: how well a vector tells rendered faces apart; one, if it is no whole model."""
+        layout = self.backbone.layout
+
+        def judged(vector: Tensor) -> float:
+            return self.separation(ModelState(layout, vector)) if len(vector) == layout.size else 1.0
+
+        return judged if self.faces is not None else None
+
+    def separation(self, model: ModelState) -> float:
+        """Of a model, on the rendered faces; that of the last one is known."""
+        assert self.faces is not None
+        if self._last is None or self._last[0] is not model.flat:
+            self.backbone.load(model)
+            self._last = model.flat, separation(self.embedder(self.backbone), self.faces)
+        return self._last[1]
 
 
 def separation(embedder: Embedder, faces: Samples) -> float:
