@@ -9,12 +9,15 @@ six each. FedPE trains it for eight rounds, from a network that was pre-trained 
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -46,7 +49,11 @@ RULES = {
     "grouped": "`grouped`",
     "multi-krum": "Multi-Krum",
     "median": "median",
+    "trimmed-mean": "trimmed mean",
+    "geometric-median": "geometric median",
 }
+SYSTEMS = ("fedgc", "fedface", "fedfr", "hf_maml", "unsupervised")
+MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 TRIGGERS = {"backdoor": "patch", "backdoor-accessory": "glasses", "backdoor-victim": "victim"}
 SEEDS = range(3)
 NOT_RUN = "–"
@@ -92,8 +99,9 @@ class Job:
         if self.rule in ("default", "grouped"):
             return {"name": "mean" if self.rule == "default" else self.rule}, {}
         name = "mean" if self.rule == "off" else self.rule
-        faulty = {"faulty": max(1, round(self.share * self.clients))} if name == "multi-krum" else {}
-        return {"name": name, **faulty}, {"enabled": False}
+        attackers = max(1, round(self.share * self.clients))
+        known = {"multi-krum": {"faulty": attackers}, "trimmed-mean": {"cut": attackers / self.clients}}
+        return {"name": name, **known.get(name, {})}, {"enabled": False}
 
 
 Cells = dict[Job, dict[str, Any]]
@@ -102,55 +110,40 @@ Cells = dict[Job, dict[str, Any]]
 def jobs(seeds: int) -> Iterator[Job]:
     """What matters most comes first, since the time may not be enough for all."""
     ours, others = ("default", "off"), ("grouped", "multi-krum", "median")
-    yield from at_a_fifth(0, ours, FIRST)
-    yield from honest_of_other_kinds(0)
-    yield from at_a_fifth(0, others, FIRST[1:4])
-    yield from extremes(("default",))
-    for seed in range(1, seeds):
-        yield from at_a_fifth(seed, ours, FIRST)
-    yield from crowds()
-    yield from the_rest()
-    for seed in range(seeds):
-        yield from at_a_fifth(seed, others, FIRST)
-        yield from honest_of_other_kinds(seed)
-    yield from extremes(RULES)
-
-
-def at_a_fifth(seed: int, rules: Iterable[str], attacks: Iterable[tuple[str, float]]) -> Iterator[Job]:
-    """Nobody, and two clients of ten."""
-    for name, scale in (("", 1), *attacks):
-        for rule in rules:
-            yield Job(rule, name, scale, seed=seed)
-
-
-def extremes(rules: Iterable[str]) -> Iterator[Job]:
-    """Three clients of ten, and one of ten."""
+    yield from attacked(seeds, ours, FIRST)
+    yield from honest_of_other_kinds(seeds)
+    yield from attacked(seeds, others, FIRST)
+    yield from attacked(seeds, ours, REST)
     for share in (0.3, 0.1):
-        for name, scale in FIRST:
+        yield from attacked(seeds, ours, FIRST, share)
+    yield from attacked(seeds, ours, FIRST, clients=40)
+    yield from attacked(seeds, others, REST)
+    yield from attacked(seeds, ("trimmed-mean", "geometric-median"), FIRST)
+    for share in (0.3, 0.1):
+        yield from attacked(seeds, others, FIRST, share)
+    yield from attacked(seeds, others, FIRST, clients=40)
+    for share in (0.3, 0.1):
+        yield from attacked(seeds, (*ours, *others), FIRST, share, clients=40)
+
+
+def attacked(
+    seeds: int, rules: Iterable[str], attacks: Iterable[tuple[str, float]], share: float = 0.2, clients: int = 10
+) -> Iterator[Job]:
+    """This share of the clients, and nobody."""
+    for seed in range(seeds):
+        for name, scale in (("", 1), *attacks):
+            algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
             for rule in rules:
-                yield Job(rule, name, scale, share)
+                yield Job(rule, name, scale, share if name else 0.2, seed, clients, algorithm=algorithm)
 
 
-def the_rest() -> Iterator[Job]:
-    for name, scale in REST:
-        algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
-        for rule in ("default", "off"):
-            yield Job(rule, name, scale, algorithm=algorithm)
-
-
-def crowds() -> Iterator[Job]:
-    """Eight clients of forty."""
-    for name, scale in (("", 1), *FIRST):
-        for rule in ("default", "off"):
-            yield Job(rule, name, scale, clients=40)
-
-
-def honest_of_other_kinds(seed: int) -> Iterator[Job]:
-    for rule in ("off", "default", "grouped"):
-        yield Job(rule, seed=seed, by="lognormal-images")
-        yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
-    for rule in ("off", "default"):
-        yield Job(rule, seed=seed, algorithm="fedgc")
+def honest_of_other_kinds(seeds: int) -> Iterator[Job]:
+    for seed in range(seeds):
+        for rule in ("off", "default", "grouped"):
+            yield Job(rule, seed=seed, by="lognormal-images")
+            yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
+            for algorithm in SYSTEMS:
+                yield Job(rule, seed=seed, algorithm=algorithm)
 
 
 def experiment(job: Job, weights: Path | None) -> Experiment:
@@ -159,7 +152,6 @@ def experiment(job: Job, weights: Path | None) -> Experiment:
 
 
 def plan_of(job: Job, weights: Path | None) -> dict[str, Any]:
-    margin = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
     aggregation, firewall = job.settings()
     each = 1 if job.by == "one-identity" else 12 if job.clients == 10 else 6
     pretrain = {
@@ -167,23 +159,16 @@ def plan_of(job: Job, weights: Path | None) -> dict[str, Any]:
         "rounds": 8,
         "algorithm": {
             "name": "pretrain",
-            "margin": margin,
+            "margin": MARGIN,
             "training": {"lr": 0.2, "batch_size": 64, "epochs": 1, "schedule": "cosine", "warmup": 0.15},
         },
     }
-    one = job.algorithm == "fedface"  # it trains on positive pairs alone
     federate = {
         "name": "federate",
         "rounds": 8,
         "aggregation": aggregation,
         "quorum": 0.3,
-        "algorithm": {
-            "name": job.algorithm,
-            "batch_norm": "auto" if one else "train",  # with given weights the default would be to keep statistics
-            "training": {"lr": 0.05, "batch_size": 32, "epochs": 3},
-            **({} if one else {"margin": margin}),
-            **({"strength": 0.1} if job.algorithm == "fedgc" else {}),
-        },
+        "algorithm": {"name": job.algorithm, **settings_of_algorithm(job)},
     }
     lognormal = {"mu": 3.5, "sigma": 1.0} if job.by == "lognormal-images" else {}
     plan: dict[str, Any] = {
@@ -201,9 +186,35 @@ def plan_of(job: Job, weights: Path | None) -> dict[str, Any]:
     }
     if weights:
         plan["weights"] = str(weights)
-    else:
+    if not weights or job.algorithm == "fedfr":
         plan["data"]["public"] = {"source": "synthetic", "identities": 200, "images": 12}
     return plan
+
+
+def settings_of_algorithm(job: Job) -> dict[str, Any]:
+    """With given weights the default would be to keep BatchNorm's statistics, so it is set where clients can train."""
+    training = {"lr": 0.05, "batch_size": 32, "epochs": 3}
+    if job.by == "one-identity":  # it trains on positive pairs alone
+        return {"batch_norm": "auto", "training": training}
+    special: dict[str, dict[str, Any]] = {
+        "fedgc": {"strength": 0.1},
+        "fedface": {"strength": 0.25},
+        "fedfr": {
+            "one_vs_all": {"scale": 24.0, "margin": 0.2},
+            "sampling": {"threshold": 0.7},
+            "training": {"lr": 0.016, "batch_size": 32, "epochs": 3, "schedule": "linear"},
+        },
+        "hf_maml": {
+            "margin": {"kind": "arcface", "scale": 8.0, "margin": 0.5},
+            "head_init": "mean",
+            "meta": {"inner_lr": 0.01, "lr": 0.1, "momentum": 0.9, "delta": 0.001, "batch_size": 16, "iterations": 8},
+        },
+        "unsupervised": {"strength": 0.0, "training": {"lr": 0.02, "batch_size": 32, "iterations": 20}},
+    }
+    usual = {"margin": MARGIN}
+    if job.algorithm in ("fedpe", "fedgc", "fedface"):
+        usual |= {"batch_norm": "train", "training": training}
+    return usual | special.get(job.algorithm, {})
 
 
 @cache
@@ -224,8 +235,8 @@ def pretrained(seed: int, work: Path) -> Path:
     return weights
 
 
-def tried(job: Job, weights: Path) -> dict[str, Any]:
-    """The figures of one run, and of an honest one how often each trigger is accepted."""
+def tried(job: Job, weights: Path, model: Path) -> dict[str, Any]:
+    """The figures of one run, and of an honest one how often each trigger is accepted. Its `model` is kept."""
     began = time.monotonic()
     plan = experiment(job, weights)
     plot = Infiltration(ATTACKS[job.attack or "backdoor"](scale=job.scale), job.share, job.seed)
@@ -241,6 +252,8 @@ def tried(job: Job, weights: Path) -> dict[str, Any]:
             for name in (job.attack,) if job.attack else TRIGGERS:
                 found = standing(out, plan, materials, Infiltration(ATTACKS[name](), job.share, job.seed))
                 result |= {"tar": found.tar, f"accepted/{name}": found.accepted}
+            model.parent.mkdir(exist_ok=True)
+            shutil.copy(out / "models" / "federate.safetensors", model)
             if not job.attack:
                 result["worst"] = worst_client(out)
         attackers = set(plot.attackers(Materials(plan).clients)) if job.attack else set()
@@ -250,11 +263,12 @@ def tried(job: Job, weights: Path) -> dict[str, Any]:
     return {**result, "seconds": round(time.monotonic() - began, 1)}
 
 
-def worst_client(folder: Path) -> float:
+def worst_client(folder: Path) -> float | None:
     """The lowest rank-1 rate of a client with its own people, after the last round."""
     with (folder / "metrics.jsonl").open("rb") as lines:
         last = [event for event in events(lines, folder) if isinstance(event, PersonalEvaluation)][-1]
-    return min(figures["global/rank1"] for figures in last.clients.values() if "global/rank1" in figures)
+    rates = [figures["global/rank1"] for figures in last.clients.values() if "global/rank1" in figures]
+    return min(rates, default=None)  # who has one person confuses nobody
 
 
 def cells(results: Path) -> Cells:
@@ -264,19 +278,45 @@ def cells(results: Path) -> Cells:
     return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
 
 
-def run(results: Path, work: Path, minutes: float, seeds: int, part: int, parts: int) -> None:
+def run(results: Path, work: Path, minutes: float, seeds: int, rules: Iterable[str]) -> None:
+    """Several processes may do this with one file: each takes what is not there and what no other has begun."""
     torch.set_num_threads(1)
     deadline = time.monotonic() + 60 * minutes
-    known = cells(results)
-    missing = [job for job in list(dict.fromkeys(jobs(seeds)))[part - 1 :: parts] if job not in known]
-    print(f"{len(known)} cells are there, {len(missing)} are missing", flush=True)
-    for job in missing:
+    wanted = [job for job in dict.fromkeys(jobs(seeds)) if job.rule in rules]
+    print(f"{len(wanted)} cells, of which {len(set(wanted) - set(cells(results)))} are missing", flush=True)
+    for job in wanted:
         if time.monotonic() > deadline:
             break
-        line = json.dumps(tried(job, pretrained(job.seed, work)))
-        with results.open("a") as file:
-            file.write(line + "\n")
+        with begun(job, work) as mine:
+            if not mine or job in cells(results):
+                continue
+            line = json.dumps(tried(job, pretrained(job.seed, work), kept(job, work)))
+            with results.open("a") as file:
+                file.write(line + "\n")
         print(line, flush=True)
+
+
+@contextmanager
+def begun(job: Job, work: Path) -> Iterator[bool]:
+    """Whether nobody else is at this cell; until the end, or until the process dies, nobody else will be."""
+    folder = work / "begun"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / named(job)).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def named(job: Job) -> str:
+    return "-".join(str(value) for value in asdict(job).values() if value != "")
+
+
+def kept(job: Job, work: Path) -> Path:
+    """Where the model of a cell stays, for other measurements."""
+    return work / "models" / f"{named(job)}-{settings_of(job)}.safetensors"
 
 
 # ------------------------------------------------------------------------------------------------ the page
@@ -404,10 +444,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attacks-scoreboard")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
-    parser.add_argument("--part", default="1/1", help="of the cells, for several processes: 1/2 and 2/2")
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
     options = parser.parse_args()
     if options.what == "run":
-        run(options.results, options.work, options.minutes, options.seeds, *map(int, options.part.split("/")))
+        run(options.results, options.work, options.minutes, options.seeds, options.rules)
     else:
         page(options.results, PAGE)
 

@@ -64,10 +64,15 @@ class Signs:
     def strength(self) -> float:
         return max(self.alike, self.against, self.long)
 
-    def gain(self, before: float, bound: float) -> float:
-        """What they add to a score. A long update is drawn back, and that is enough for once: it takes two rounds."""
+    def score(self, before: float, partner: float, bound: float) -> float:
+        """The score after these signs, from what it and that of `whom` were before.
+
+        Likeness takes two: it adds to what both had before. Who is like one client today and like another tomorrow is
+        no accomplice. A long update is drawn back, and that is enough for once: it takes two rounds.
+        """
         against = self.against if self.agreed or before > 0 else 0.0
-        return max(self.alike - USUAL, against - USUAL, min(self.long - USUAL, bound))
+        alone = before + max(against - USUAL, min(self.long - USUAL, bound))
+        return max(0.0, alone, min(before, partner) + self.alike - USUAL)
 
     def __str__(self) -> str:
         if self.long == self.strength:
@@ -125,8 +130,8 @@ def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float
     """
     scores = dict(before)
     for name, each in signs.items():
-        score = before.get(name, 0.0)
-        scores[name] = min(max(0.0, score + each.gain(score, bound)), 4 * bound)
+        score = each.score(before.get(name, 0.0), before.get(each.whom, 0.0), bound)
+        scores[name] = min(score, 4 * bound)
     suspects = {name: str(each) for name, each in signs.items() if scores[name] > bound}
     few = 3 * len(suspects) <= len(signs)
     return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {})

@@ -100,17 +100,29 @@ def strong(strength: float) -> Signs:
 
 def test_scores_add_up_over_rounds_and_fall_again():
     usual = {name: strong(1.0) for name in NAMES}
-    first = ruling({}, {**usual, "a": strong(6.0)}, 3.0)
-    assert first.scores == {"a": 2.0}
+    alike = {**usual, "a": Signs(6.0, "b", 0.0), "b": Signs(6.0, "a", 0.0)}
+    first = ruling({}, alike, 3.0)
+    assert first.scores == {"a": 2.0, "b": 2.0}
     assert first.suspects == {}
-    second = ruling(first.scores, {**usual, "a": strong(6.0)}, 3.0)
-    assert second.scores == {"a": 4.0}
-    assert list(second.suspects) == ["a"]
-    third = ruling(second.scores, usual, 3.0)
-    assert third.scores == {"a": 1.0}
+    second = ruling(first.scores, alike, 3.0)
+    assert second.scores == {"a": 4.0, "b": 4.0}
+    assert list(second.suspects) == ["a", "b"]
+    third = ruling(second.scores, {**alike, "a": Signs(2.5, "b", 0.0), "b": Signs(2.5, "a", 0.0)}, 3.0)
+    assert third.scores == {"a": 2.5, "b": 2.5}
     assert third.suspects == {}
+    assert ruling(third.scores, usual, 3.0).scores == {}
     assert ruling({"away": 2.0}, usual, 3.0).scores == {"away": 2.0}  # whoever was not asked keeps its score
     assert ruling({}, {**usual, "a": strong(1e9)}, 3.0).scores == {"a": 12.0}  # so that nobody is lost for ever
+
+
+def test_likeness_with_one_and_then_with_another_does_not_add_up():
+    usual = {name: strong(1.0) for name in NAMES}
+    first = ruling({}, {**usual, "a": Signs(6.0, "b", 0.0), "b": Signs(6.0, "a", 0.0)}, 3.0)
+    second = ruling(first.scores, {**usual, "a": Signs(6.5, "c", 0.0), "c": Signs(6.5, "a", 0.0)}, 3.0)
+    assert second.scores == {"a": 2.5, "c": 2.5}
+    assert second.suspects == {}
+    against = ruling(second.scores, {**usual, "a": Signs(1.0, "c", 6.0)}, 3.0)  # a sign that takes no second client
+    assert against.scores == {"a": 4.5}
 
 
 def test_where_a_third_would_be_suspects_the_round_is_made_of_groups():
