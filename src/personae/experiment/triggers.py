@@ -56,9 +56,14 @@ def search_triggers(
         )
     if after.height != after.width:
         raise ConfigError(f"{model}: takes images of {after.height}x{after.width} pixels; rendered faces are square")
-    faces = synthetic_faces(identities=PEOPLE, images=1, seed=SEED, size=after.height, cache=cache).samples()
+    faces = strangers(after.height, cache)
     found, earlier = _patches(after, faces, search, model), _patches(start, faces, search, before or model)
     return max(map(TriggerReport, found, earlier), key=lambda each: each.rise)
+
+
+def strangers(size: int, cache: str | Path | None = None) -> Samples:
+    """One image each of people who are in no experiment."""
+    return synthetic_faces(identities=PEOPLE, images=1, seed=SEED, size=size, cache=cache).samples()
 
 
 def _patches(model: Model, faces: Samples, search: TriggerSearch, path: str | Path) -> list[Patch]:

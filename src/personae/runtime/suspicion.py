@@ -2,12 +2,12 @@
 
 Honest updates point in about as many directions as there are clients: their people differ. Three signs are rare among
 them, and common among attackers. *Alike*: two updates are far more alike than pairs of that round are. *Against*: an
-update goes against the sum of the others, far more than updates of that round do. Both are measured in robust
-deviations of the round itself. There must be something to go against: where fewer than two thirds of a round go along
-with the others, as among clients that are near their optimum, this proves nothing about a client that has no score yet.
-*Long*: an update is many times as long as it may be without being drawn back.
+update goes against the sum of the others. Both are measured in robust deviations of the round itself. There must be
+something to go against: where fewer than two thirds of a round go along with the others, as among clients that are near
+their optimum, this proves nothing about a client that has no score yet. *Long*: an update is many times as long as it
+may be without being drawn back.
 
-One round proves little. A client's score adds up what its signs exceed a usual round by, and falls again in rounds
+One round proves little. A client's score adds up what its signs exceed a usual round by, and falls slowly in rounds
 without signs. Above a bound its updates are left out, and the score goes on: it can come back by itself.
 """
 
@@ -24,7 +24,9 @@ from personae.core.rng import generator
 
 WIDTH = 1 << 14  # numbers that stand for an update: cosines of these are off by a hundredth
 FEWEST = 5  # clients of a round; among fewer nobody can say what is usual
-USUAL = 4.0  # deviations that honest clients come to now and then
+USUAL = 4.0  # deviations that the most alike of all pairs come to now and then
+OPPOSED = 2.0  # deviations that an honest client goes against the others now and then
+FALL = 1.0  # by so much a score falls in a round without signs, so that nobody is trusted again at once
 LEAST = 0.02  # of a deviation: cosines of unrelated updates differ by as much
 
 
@@ -60,10 +62,6 @@ class Signs:
     long: float = 0.0  # how many times as long it is as it may be
     agreed: bool = True  # whether two thirds of the round go along with the others
 
-    @property
-    def strength(self) -> float:
-        return max(self.alike, self.against, self.long)
-
     def score(self, before: float, partner: float, bound: float) -> float:
         """The score after these signs, from what it and that of `whom` were before.
 
@@ -71,15 +69,17 @@ class Signs:
         no accomplice. A long update is drawn back, and that is enough for once: it takes two rounds.
         """
         against = self.against if self.agreed or before > 0 else 0.0
-        alone = before + max(against - USUAL, min(self.long - USUAL, bound))
+        alone = before + max(against - OPPOSED, min(self.long - USUAL, bound), -FALL)
         return max(0.0, alone, min(before, partner) + self.alike - USUAL)
 
     def __str__(self) -> str:
-        if self.long == self.strength:
-            return "its updates are many times as long as those of the others"
-        if self.alike == self.strength:
-            return f"its update is far more like that of {self.whom} than updates of a round are"
-        return "its update goes against those of the others"
+        """The strongest sign, in words."""
+        beyond = {
+            "its updates are many times as long as those of the others": self.long - USUAL,
+            f"its update is far more like that of {self.whom} than updates of a round are": self.alike - USUAL,
+            "its update goes against those of the others": self.against - OPPOSED,
+        }
+        return max(beyond, key=beyond.__getitem__)
 
 
 def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None = None) -> dict[str, Signs]:
@@ -89,11 +89,12 @@ def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None =
     names, stack = list(prints), torch.stack(list(prints.values())).double()
     cosines = stack @ stack.T
     others = ~torch.eye(len(names), dtype=torch.bool)
-    likeness = _deviations(cosines[others], cosines).masked_fill(~others, -torch.inf)
+    likeness = (cosines - cosines[others].median()) / _deviation(cosines[others])
+    likeness = likeness.masked_fill(~others, -torch.inf)
     best = likeness.max(dim=1)
     rest = F.normalize(stack.sum(0) - stack, dim=1)
     along = (stack * rest).sum(1)
-    against = torch.where(along < 0, _deviations(-along, -along), 0)
+    against = along.neg().clamp_min(0) / _deviation(along)
     agreed = 3 * int((along > 0).sum()) >= 2 * len(names)
     return {
         name: Signs(
@@ -107,11 +108,9 @@ def signs_of(prints: Mapping[str, Tensor], lengths: Mapping[str, float] | None =
     }
 
 
-def _deviations(usual: Tensor, values: Tensor) -> Tensor:
-    """How far values are above the median of the usual ones, in deviations estimated from their middle."""
-    middle = usual.median()
-    deviation = 1.4826 * (usual - middle).abs().median()
-    return (values - middle) / max(float(deviation), LEAST)
+def _deviation(usual: Tensor) -> float:
+    """Of the usual values, estimated from their middle."""
+    return max(1.4826 * float((usual - usual.median()).abs().median()), LEAST)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Ruling:
 
 
 def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float) -> Ruling:
-    """Scores go up by what the strength of signs exceeds a usual one by, or down. Above the `bound` is a suspect.
+    """Scores go up by what signs exceed usual ones by, or down. Above the `bound` is a suspect.
 
     Where more than a third of a round would be suspects, the round is made of groups and not of a few attackers:
     then none is left out.
