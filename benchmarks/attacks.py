@@ -1,7 +1,7 @@
 """The scoreboard of attacks: what each of them does to a small federation under each rule.
 
-    python benchmarks/attacks.py run --minutes 10    # runs what is missing in docs/results/attacks.jsonl, one by one
-    python benchmarks/attacks.py page                # writes the tables of docs/concepts/security.md from that file
+    python benchmarks/attacks.py --minutes 10    # runs what is missing in docs/results/attacks.jsonl, one by one
+    python benchmarks/attack_pages.py            # writes the tables of the pages from that file
 
 A line of the file is one cell: one run. A cell that was measured with other settings than the present ones counts as
 missing. What matters most comes first. The federation is ten clients with twelve synthetic people each, or forty with
@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import json
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -35,13 +34,10 @@ from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
-from personae.files import write_text
 from personae.runtime.firewall import Firewall
-from personae.words import counted
 
 DOCS = Path(__file__).parent.parent / "docs"
-RESULTS, PAGE = DOCS / "results" / "attacks.jsonl", DOCS / "concepts" / "security.md"
-BEGIN, END = "<!-- tables of benchmarks/attacks.py -->", "<!-- end of tables -->"
+RESULTS = DOCS / "results" / "attacks.jsonl"
 
 RULES = {
     "off": "no defence",
@@ -52,11 +48,22 @@ RULES = {
     "trimmed-mean": "trimmed mean",
     "geometric-median": "geometric median",
 }
-SYSTEMS = ("fedgc", "fedface", "fedfr", "hf_maml", "unsupervised")
+SYSTEMS = {
+    "fedgc": "FedGC",
+    "fedface": "FedFace",
+    "fedfr": "FedFR",
+    "hf_maml": "HF-MAML",
+    "unsupervised": "unsupervised FedFR",
+}
+SEND_ROWS = {  # algorithms whose clients send class embeddings
+    "fedgc": "FedGC",
+    "fedface": "FedFace",
+    "fedavg": "FedAvg",
+    "hf_maml_global": "HF-MAML with a global layer",
+}
 MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
-TRIGGERS = {"backdoor": "patch", "backdoor-accessory": "glasses", "backdoor-victim": "victim"}
+TRIGGERS = {"backdoor": "the patch", "backdoor-accessory": "the glasses", "backdoor-victim": "the intruder"}
 SEEDS = range(3)
-NOT_RUN = "–"
 FIRST = (  # attack and scale; those that matter most
     ("backdoor", 1),
     ("backdoor", 4),
@@ -109,41 +116,53 @@ Cells = dict[Job, dict[str, Any]]
 
 def jobs(seeds: int) -> Iterator[Job]:
     """What matters most comes first, since the time may not be enough for all."""
-    ours, others = ("default", "off"), ("grouped", "multi-krum", "median")
-    yield from attacked(seeds, ours, FIRST)
-    yield from honest_of_other_kinds(seeds)
-    yield from attacked(seeds, others, FIRST)
-    yield from attacked(seeds, ours, REST)
-    for share in (0.3, 0.1):
-        yield from attacked(seeds, ours, FIRST, share)
-    yield from attacked(seeds, ours, FIRST, clients=40)
-    yield from attacked(seeds, others, REST)
-    yield from attacked(seeds, ("trimmed-mean", "geometric-median"), FIRST)
-    for share in (0.3, 0.1):
-        yield from attacked(seeds, others, FIRST, share)
-    yield from attacked(seeds, others, FIRST, clients=40)
-    for share in (0.3, 0.1):
-        yield from attacked(seeds, (*ours, *others), FIRST, share, clients=40)
+    ours, others, further = (
+        ("default", "off"),
+        ("grouped", "multi-krum", "median"),
+        ("trimmed-mean", "geometric-median"),
+    )
+    for seed in range(seeds):
+        yield from attacked(seed, ours, FIRST)
+    for seed in range(seeds):
+        yield from attacked(seed, others, FIRST)
+        yield from honest_of_other_kinds(seed)
+        yield from attacked(seed, ours, REST)
+        yield from poisoned(seed)
+        yield from attacked(seed, ours, FIRST, 0.3)
+        yield from attacked(seed, ours, FIRST, clients=40)
+        yield from attacked(seed, ours, FIRST, 0.1)
+    for seed in range(seeds):
+        yield from attacked(seed, others, REST)
+        yield from attacked(seed, further, FIRST)
+    for clients, share in ((10, 0.3), (10, 0.1), (40, 0.2), (40, 0.3), (40, 0.1)):
+        for seed in range(seeds):
+            yield from attacked(seed, (*ours, *others), FIRST, share, clients)
 
 
 def attacked(
-    seeds: int, rules: Iterable[str], attacks: Iterable[tuple[str, float]], share: float = 0.2, clients: int = 10
+    seed: int, rules: Iterable[str], attacks: Iterable[tuple[str, float]], share: float = 0.2, clients: int = 10
 ) -> Iterator[Job]:
-    """This share of the clients, and nobody."""
-    for seed in range(seeds):
-        for name, scale in (("", 1), *attacks):
-            algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
-            for rule in rules:
-                yield Job(rule, name, scale, share if name else 0.2, seed, clients, algorithm=algorithm)
+    """Nobody, and this share of the clients."""
+    for name, scale in (("", 1), *attacks):
+        algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
+        for rule in rules:
+            yield Job(rule, name, scale, share if name else 0.2, seed, clients, algorithm=algorithm)
 
 
-def honest_of_other_kinds(seeds: int) -> Iterator[Job]:
-    for seed in range(seeds):
-        for rule in ("off", "default", "grouped"):
-            yield Job(rule, seed=seed, by="lognormal-images")
-            yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
-            for algorithm in SYSTEMS:
-                yield Job(rule, seed=seed, algorithm=algorithm)
+def poisoned(seed: int) -> Iterator[Job]:
+    for algorithm in SEND_ROWS:
+        for rule in ("default", "off"):
+            yield Job(rule, seed=seed, algorithm=algorithm)
+            yield Job(rule, "poisoned-rows", 8, seed=seed, algorithm=algorithm)
+
+
+def honest_of_other_kinds(seed: int) -> Iterator[Job]:
+    for rule in ("off", "default", "grouped"):
+        yield Job(rule, seed=seed, by="lognormal-images")
+        yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
+    for algorithm in SYSTEMS:
+        for rule in ("off", "default"):
+            yield Job(rule, seed=seed, algorithm=algorithm)
 
 
 def experiment(job: Job, weights: Path | None) -> Experiment:
@@ -196,6 +215,8 @@ def settings_of_algorithm(job: Job) -> dict[str, Any]:
     training = {"lr": 0.05, "batch_size": 32, "epochs": 3}
     if job.by == "one-identity":  # it trains on positive pairs alone
         return {"batch_norm": "auto", "training": training}
+    meta = {"inner_lr": 0.01, "lr": 0.1, "momentum": 0.9, "delta": 0.001, "batch_size": 16, "iterations": 8}
+    steps = {"margin": {"kind": "arcface", "scale": 8.0, "margin": 0.5}, "head_init": "mean", "meta": meta}
     special: dict[str, dict[str, Any]] = {
         "fedgc": {"strength": 0.1},
         "fedface": {"strength": 0.25},
@@ -204,15 +225,12 @@ def settings_of_algorithm(job: Job) -> dict[str, Any]:
             "sampling": {"threshold": 0.7},
             "training": {"lr": 0.016, "batch_size": 32, "epochs": 3, "schedule": "linear"},
         },
-        "hf_maml": {
-            "margin": {"kind": "arcface", "scale": 8.0, "margin": 0.5},
-            "head_init": "mean",
-            "meta": {"inner_lr": 0.01, "lr": 0.1, "momentum": 0.9, "delta": 0.001, "batch_size": 16, "iterations": 8},
-        },
+        "hf_maml": steps,
+        "hf_maml_global": steps,
         "unsupervised": {"strength": 0.0, "training": {"lr": 0.02, "batch_size": 32, "iterations": 20}},
     }
     usual = {"margin": MARGIN}
-    if job.algorithm in ("fedpe", "fedgc", "fedface"):
+    if job.algorithm in ("fedpe", "fedavg", "fedgc", "fedface"):
         usual |= {"batch_norm": "train", "training": training}
     return usual | special.get(job.algorithm, {})
 
@@ -319,137 +337,15 @@ def kept(job: Job, work: Path) -> Path:
     return work / "models" / f"{named(job)}-{settings_of(job)}.safetensors"
 
 
-# ------------------------------------------------------------------------------------------------ the page
-
-
-def page(results: Path, target: Path) -> None:
-    text = target.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_text(target, f"{before}{BEGIN}\n\n{tables(cells(results))}\n{END}{after}")
-
-
-def tables(found: Cells) -> str:
-    """Every table of the page, from the cells that are there."""
-    parts = [
-        _scoreboard("20% of 10 clients", found, 0.2, 10, ("", *TRIGGERS), (*FIRST, *REST)),
-        _scoreboard("10% of 10 clients", found, 0.1, 10, (), FIRST),
-        _scoreboard("30% of 10 clients", found, 0.3, 10, (), FIRST),
-        _scoreboard("20% of 40 clients", found, 0.2, 40, ("", *TRIGGERS), FIRST),
-        _deeds(found),
-        "## What it costs honest clients\n",
-        "The table has the TAR without any attacker, measured as above. The figure after the stroke is of the client\n"
-        "for which the model works worst: how often the nearest image is of the same person.\n",
-        _honest(found),
-    ]
-    return "\n".join(filter(None, parts))
-
-
-def _scoreboard(
-    title: str, found: Cells, share: float, clients: int, honest: Iterable[str], attacks: Iterable[tuple[str, float]]
-) -> str:
-    """`honest`: of runs that nobody attacks, the TAR ("") and how often these triggers are accepted."""
-    rows = []
-    for trigger in honest:
-        label = "nobody attacks" + (f": accepted, {TRIGGERS[trigger]}" if trigger else "")
-        lines = [[found.get(Job(rule, seed=seed, clients=clients)) for seed in SEEDS] for rule in RULES]
-        rows.append((label, [_cell(each, found, trigger, with_tar=not trigger) for each in lines]))
-    for name, scale in attacks:
-        label = f"`{name}`" + (f", x{scale:g}" if scale != 1 else "")
-        algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
-        jobs = [[Job(rule, name, scale, share, seed, clients, algorithm=algorithm) for seed in SEEDS] for rule in RULES]
-        cells = [_cell([found.get(job) for job in each], found, name) for each in jobs]
-        if any(cell != NOT_RUN for cell in cells):
-            rows.append((label, cells))
-    if all(label.startswith("nobody") for label, _ in rows):
-        return ""
-    head = [f"| {title} | " + " | ".join(RULES.values()) + " |", "|---" * (1 + len(RULES)) + "|"]
-    return "\n".join([*head, *(f"| {label} | " + " | ".join(cells) + " |" for label, cells in rows)]) + "\n"
-
-
-def _cell(
-    lines: Iterable[dict[str, Any] | None],
-    found: Cells,
-    trigger: str = "",
-    *,
-    with_tar: bool = True,
-    with_worst: bool = False,
-) -> str:
-    """TAR, how much that is more than without defence and attack, and a rate: in percent, means over seeds."""
-    there = [line for line in lines if line]
-    if not there:
-        return NOT_RUN
-    lived = [line for line in there if "ended" not in line]
-    if len(lived) < len(there):
-        return f"{len(there) - len(lived)} of {len(there)} ended"
-    rates = [line.get("worst" if with_worst else f"accepted/{trigger}") for line in lived]
-    parts = []
-    if with_tar:
-        parts.append(f"{100 * statistics.mean(line['tar'] for line in lived):.1f}")
-        gains = [gain for line in lived if (gain := _gain(line, found)) is not None]
-        if len(gains) == len(lived):
-            parts[0] += f" {100 * statistics.mean(gains):+.1f}"
-    if None not in rates:
-        parts.append(f"{100 * statistics.mean(rates):.1f}")
-    return " / ".join(parts) + f" ({len(lived)})" if parts else NOT_RUN
-
-
-def _gain(line: dict[str, Any], found: Cells) -> float | None:
-    """Against the honest run without defence of the same seed, clients and algorithm; None for that itself."""
-    if line["rule"] == "off" and not line["attack"]:
-        return None
-    same = {name: line[name] for name in ("seed", "clients", "by", "algorithm")}
-    beside = found.get(Job("off", **same))
-    return line["tar"] - beside["tar"] if beside else None
-
-
-def _honest(found: Cells) -> str:
-    kinds = {
-        "of one size": {},
-        "log-normal, 17 to 277 images": {"by": "lognormal-images"},
-        "one person each (FedFace)": {"by": "one-identity", "algorithm": "fedface"},
-        "of one size (FedGC)": {"algorithm": "fedgc"},
-        "of one size, 40 clients": {"clients": 40},
-    }
-    rules = ("off", "default", "grouped")
-    rows = ["| honest clients | " + " | ".join(RULES[rule] for rule in rules) + " |", "|---" * 4 + "|"]
-    for label, kind in kinds.items():
-        lines = [[found.get(Job(rule, seed=seed, **kind)) for seed in SEEDS] for rule in rules]  # type: ignore[arg-type]
-        worst = "one person" not in label  # who has one person confuses nobody
-        cells = [_cell(each, found, with_worst=worst) for each in lines]
-        if any(cell != NOT_RUN for cell in cells):
-            rows.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
-
-
-def _deeds(found: Cells) -> str:
-    """What the server did about honest clients and attackers, in all runs with the default."""
-    lines = [line for job, line in found.items() if job.rule == "default"]
-    attacked, honest = ([line for line in lines if bool(line["attack"]) == kind] for kind in (True, False))
-    rows = ["| rounds in which an update was, under the default | refused | left out | drawn back |", "|---" * 4 + "|"]
-    for label, some, whom in (
-        (f"of honest clients, in {counted(len(honest), 'honest run')}", honest, "honest"),
-        (f"of honest clients, in {counted(len(attacked), 'attacked run')}", attacked, "honest"),
-        (f"of attackers, in {counted(len(attacked), 'attacked run')}", attacked, "attackers"),
-    ):
-        sums = [sum(line.get(f"{what}: {whom}", 0) for line in some) for what in ("refused", "left out", "drawn back")]
-        rows.append(f"| {label} | " + " | ".join(map(str, sums)) + " |")
-    return "\n".join(rows) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "page"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attacks-scoreboard")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
     options = parser.parse_args()
-    if options.what == "run":
-        run(options.results, options.work, options.minutes, options.seeds, options.rules)
-    else:
-        page(options.results, PAGE)
+    run(options.results, options.work, options.minutes, options.seeds, options.rules)
 
 
 if __name__ == "__main__":

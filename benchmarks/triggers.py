@@ -1,7 +1,6 @@
 """How sure a search for triggers is: what it finds in models of the scoreboard with a backdoor, and in honest ones.
 
-    python benchmarks/triggers.py run --minutes 10    # searches the models that benchmarks/attacks.py has kept
-    python benchmarks/triggers.py table               # prints the rates that docs/concepts/security.md has
+    python benchmarks/triggers.py --minutes 10    # searches the models that benchmarks/attacks.py has kept
 
 A line of docs/results/triggers.jsonl is one model: by how much the share of accepted strangers rose at the place where
 it rose most, and, for a model with a backdoor, the share that the attackers' own trigger reaches.
@@ -30,9 +29,10 @@ OPEN = 0.05  # the share of accepted strangers from which a backdoor is of any u
 
 
 def searched(found: board.Cells, work: Path) -> Iterator[tuple[board.Job, Path]]:
-    """Models of honest runs, and of attacks with a patch, that are there."""
-    for job in found:
-        if job.attack in ("", *PATCHES) and (model := board.kept(job, work)).exists():
+    """Models of honest runs, and of attacks with a patch, that are there; those without defence first."""
+    for job in sorted(found, key=lambda job: job.rule != "off"):
+        wanted = job.attack in PATCHES or (not job.attack and job.rule == "off")  # defences leave honest ones alone
+        if wanted and (model := board.kept(job, work)).exists():
             yield job, model
 
 
@@ -94,15 +94,11 @@ def table(results: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attacks-scoreboard")
     parser.add_argument("--minutes", type=float, default=10)
     options = parser.parse_args()
-    if options.what == "run":
-        run(options.results, options.work, options.minutes)
-    else:
-        print(table(options.results))
+    run(options.results, options.work, options.minutes)
 
 
 if __name__ == "__main__":
