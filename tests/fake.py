@@ -1,6 +1,5 @@
 """A grid that needs no network, with clients at their desks."""
 
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from personae.deployment.desk import Desk
 from personae.deployment.job import Job
-from personae.runtime.flower import asked_in, unwrapped, wrapped
+from personae.runtime.flower import unwrapped, wrapped
 from personae.runtime.host import ClientHost
+from personae.runtime.post import Answered, Return, Turn
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from toys import NAMES, Rehearsal
 
@@ -22,21 +22,20 @@ NAME = "Zebulon-Q-Featherstonehaugh"  # nobody: planted at clients, and looked f
 
 
 class FakeGrid(Grid):
-    """Hands messages to a desk at once, in the order in which they are fetched; knows nothing of networks.
+    """A gate with a desk behind it, which answers when somebody asks for it; knows nothing of networks.
 
     Clients are told `job` where the server does not tell them anything.
     """
 
     def __init__(self, desk: Desk | None, job: str = "", names: Iterable[str] = NAMES) -> None:
-        self.nodes = {name: 100 + index for index, name in enumerate(names)}
+        self.connected = {*names}
         self.desk, self.job = desk, job
-        self.sent: dict[str, Message] = {}
-        self.mute: set[int] = set()  # nodes that never answer
+        self.sent: dict[str, Turn] = {}
+        self.asked: dict[str, tuple[str, bytes, bytes]] = {}  # requests that nobody has answered
+        self.absent: list[str] = []  # requests to whom is not there
+        self.mute: set[str] = set()  # clients that never answer
         self.crossed = {"down": 0, "up": 0}
-        self.half: set[int] = set()  # nodes that stop in the middle of their answer
-        self.lock = threading.Lock()
         self.pulls = 0
-        self.patience = threading.Event()
 
     def set_run(self, run: Any) -> None: ...
 
@@ -48,42 +47,46 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> list[int]:
-        return list(self.nodes.values())
+        return [1]
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=number, name=name) for name, number in self.nodes.items()]
+        return [NodeInfo(node_id=1, name="gate")]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        numbers = []
-        for message in messages:
-            number = message.object_id
-            message.metadata.__dict__["_message_id"] = number
-            self.crossed["down"] += _size(message)
-            self.sent[number] = message
-            numbers.append(number)
-        return numbers
+        return [self.take(Turn.parse(unwrapped(message.content))) for message in messages]
+
+    def take(self, turn: Turn) -> str:
+        for each in turn.asked:
+            if each.client not in self.connected:
+                self.absent.append(each.number)
+                continue
+            frame = each.head + bytes(turn.bodies[each.body])
+            self.crossed["down"] += len(frame) + len(turn.told)
+            self.asked[each.number] = each.client, turn.told, frame
+        number = f"turn {len(self.sent)}"
+        self.sent[number] = turn
+        return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        replies = []
+        (number,) = message_ids
+        assert number in self.sent
         self.pulls += 1
-        for number in sorted(message_ids):  # an order that has nothing to do with that of the clients
-            message = self.sent[number]
-            if message.metadata.dst_node_id in self.half:
-                self.patience.wait(60)  # a SuperLink would wait for minutes
-            if message.metadata.dst_node_id in self.mute | self.half:
-                continue
-            with self.lock:
-                reply = self.reply(self.sent.pop(number))
-                self.crossed["up"] += _size(reply)
-            replies.append(reply)
-        return replies
+        answered = [Answered(each, failure="it is not connected") for each in self.absent]
+        self.absent.clear()
+        for each in sorted(self.asked):  # an order that has nothing to do with that of the clients
+            client, told, frame = self.asked[each]
+            if client not in self.mute:
+                del self.asked[each]
+                content = self.reply(client, told, frame)
+                self.crossed["up"] += len(content)
+                answered.append(Answered(each, content))
+        returned = Return(sorted(self.connected), answered)
+        return [Message(wrapped(returned.packed()), 1, "query")]
 
-    def reply(self, message: Message) -> Message:
-        told, frame = asked_in(message.content)
-        desk = self.desk_of(message.metadata.dst_node_id)
-        return Message(wrapped(desk.answer(told or self.job.encode(), frame)), reply_to=message)
+    def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
+        return self.desk_of(client).answer(told or self.job.encode(), frame)
 
-    def desk_of(self, node: int) -> Desk:
+    def desk_of(self, client: str) -> Desk:
         assert self.desk is not None
         return self.desk
 
@@ -98,14 +101,8 @@ class DesksOfTheirOwn(FakeGrid):
         super().__init__(None, "", desks)
         self._desks = desks
 
-    def desk_of(self, node: int) -> Desk:
-        return self._desks[next(name for name, number in self.nodes.items() if number == node)]
-
-
-def _size(message: Message) -> int:
-    if not message.has_content():
-        return 0
-    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+    def desk_of(self, client: str) -> Desk:
+        return self._desks[client]
 
 
 class Recording(FakeGrid):
@@ -115,10 +112,9 @@ class Recording(FakeGrid):
         super().__init__(*given)
         self.heard: list[bytes] = []
 
-    def reply(self, message: Message) -> Message:
-        reply = super().reply(message)
-        self.heard.append(unwrapped(reply.content))
-        return reply
+    def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
+        self.heard.append(super().reply(client, told, frame))
+        return self.heard[-1]
 
 
 @pytest.fixture(autouse=True)

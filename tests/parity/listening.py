@@ -7,14 +7,14 @@ from typing import Any
 from personae.__main__ import main
 from personae.deployment.gate import Gate
 
-passed_on = Gate._pass_on
+taken = Gate._read
 
 
-async def heard(self: Gate, traffic: Any, request: Any, body: bytes) -> Any:
+async def heard(self: Gate, name: str, request: Any, slip: Any) -> None:
+    await taken(self, name, request, slip)
     with (Path(os.environ["LAB"]) / "heard").open("ab") as file:
-        file.write(repr(request.headers.raw).encode() + body)
-    return await passed_on(self, traffic, request, body)
+        file.write(repr(request.headers.raw).encode() + slip.read(0, slip.size))
 
 
-Gate._pass_on = heard
+Gate._read = heard
 main()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
 
 from fake import FakeGrid, as_a_server, grid_of  # noqa: F401 - the fixture
 from personae.algorithms import ALGORITHMS, FedPE
@@ -19,8 +19,9 @@ from personae.core.algorithm import ClientInfo
 from personae.core.payload import ModelState
 from personae.errors import QuorumLost
 from personae.layers import Carry
+from personae.runtime import flower, frames
 from personae.runtime.coding import CODINGS
-from personae.runtime.flower import GridTransport, unwrapped, wrapped
+from personae.runtime.flower import GridTransport
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Dropping, Rehearsal, TinyPlan, Troubled, quickly, stage_of
@@ -97,11 +98,9 @@ class Tampering(FakeGrid):
         super().__init__(inner.desk, inner.job)
         self.name, self.spoil = name, spoil
 
-    def reply(self, message: Message) -> Message:
-        reply = super().reply(message)
-        if message.metadata.dst_node_id != self.nodes[self.name]:
-            return reply
-        return Message(wrapped(self.spoil(unwrapped(reply.content))), reply_to=message)
+    def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
+        content = super().reply(client, told, frame)
+        return self.spoil(content) if client == self.name else content
 
 
 def reshaped(content: bytes) -> bytes:
@@ -158,7 +157,7 @@ def test_a_client_does_not_send_what_the_server_does_not_take(tmp_path: Path, gr
 def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_path: Path, grids: Any) -> None:
     run = troubled(tmp_path / "run")
     grid = grids(run)
-    grid.mute = {grid.nodes["eve"]}
+    grid.mute = {"eve"}
     began = time.monotonic()
     requests = [
         Request("train", run.recipe[0].name, 1, ClientInfo(name, index), FedPE.types.down(model=model(run)))
@@ -168,46 +167,87 @@ def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_
     answers = {answer.client.name: answer for answer in transport.exchange(requests)}
     assert 3 <= time.monotonic() - began < 15
     assert answers["eve"] == Failure(ClientInfo("eve", 2), "it did not answer within 3 seconds")
-    # Had Flower forgotten the message before, it would have said so instead.
-    assert all(message.metadata.ttl > 3 for message in grid.sent.values())
+    assert all(turn.wait <= 3 for turn in grid.sent.values())  # the gate holds none for longer
     assert {name for name, answer in answers.items() if isinstance(answer, Answer)} == {"ann", "bob", "zoe"}
     # Nobody asks for it any more.
-    time.sleep(0.1)
     pulls = grid.pulls
     time.sleep(0.2)
     assert grid.pulls == pulls
-    # Whoever stops half-way through its answer does not hold up the others either.
-    grid.mute, grid.half = set(), {grid.nodes["ann"]}
-    again = {answer.client.name: answer for answer in transport.exchange([replace(each, round=3) for each in requests])}
-    assert [name for name, answer in again.items() if isinstance(answer, Failure)] == ["ann"]
-    grid.half = set()
     # Its late answer to the first request is never taken for one to the second.
-    late = set(grid.sent)
     grid.mute = set()
+    (late,) = grid.asked
     (answer,) = transport.exchange([replace(requests[2], round=2)])
     assert isinstance(answer, Answer)
-    assert set(grid.sent) == late
-    grid.patience.set()
+    assert late not in grid.asked
+
+
+def test_what_is_alike_is_sent_once_and_what_is_large_in_several_turns(
+    tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = troubled(tmp_path / "run")
+    grid = grids(run)
+    one = [
+        Request("train", run.recipe[0].name, 1, ClientInfo(name, index), FedPE.types.down(model=model(run)))
+        for index, name in enumerate(NAMES)
+    ]
+    alike = [replace(each, down=one[0].down) for each in one]
+    assert len([*over(run, grid).exchange(alike)]) == len(NAMES)
+    assert [len(turn.bodies) for turn in grid.sent.values()] == [1]
+    grid.sent.clear()
+    monkeypatch.setattr(flower, "TOGETHER", 1)
+    assert {answer.client.name for answer in over(run, grid).exchange(one)} == {*NAMES}
+    assert [len(turn.bodies) for turn in grid.sent.values()] == [1] * len(NAMES)
 
 
 def test_who_is_not_connected_fails_at_once_and_is_waited_for_at_the_beginning(tmp_path: Path, grids: Any) -> None:
     run = troubled(tmp_path / "run")
     grid = grids(run)
-    node = grid.nodes.pop("zoe")
+    grid.connected.remove("zoe")
     transport = over(run, grid)
     assert transport.gather(NAMES, 0.1) == ["zoe"]
     run.run(transport)
     assert [event["failed"] for event in run.notebook.rounds()] == [{"zoe": "it is not connected"}] * 2
-    threading.Timer(0.2, lambda: grid.nodes.update(zoe=node)).start()
+    threading.Timer(0.2, lambda: grid.connected.add("zoe")).start()
     assert transport.gather(NAMES, 30) == []
 
 
-def test_a_superlink_that_refuses_is_a_failure(tmp_path: Path, grids: Any) -> None:
+def test_a_superlink_that_refuses_or_is_gone_is_nobodys_failure(
+    tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(message_ids: object) -> list[Message]:
+        raise ConnectionError("the SuperLink is gone")
+
     run = troubled(tmp_path / "run")
-    grid = grids(run)
-    grid.push_messages = lambda messages: [None] * len(messages)
-    with pytest.raises(QuorumLost, match="the SuperLink took no message for it"):
-        run.run(over(run, grid))
+    asked = Message(RecordDict(), 1, "query")
+    asked.metadata.__dict__["_message_id"] = "asked"
+    error = Message(Error(code=3, reason="no node"), reply_to=asked)
+    for name, broken, words in (
+        ("push_messages", lambda messages: [None] * len(messages), "the SuperLink took no message for the gate"),
+        ("get_nodes", list, "the gate is not connected to the SuperLink"),
+        ("pull_messages", gone, "the SuperLink is gone"),
+        ("pull_messages", lambda _: [error], "the gate does not answer"),
+    ):
+        grid = grids(run)
+        monkeypatch.setattr(grid, name, broken)
+        with pytest.raises(ConnectionError, match=words):
+            run.run(over(run, grid))
+
+
+def test_memory_that_is_not_enough_is_that_clients_failure(
+    tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = frames.to_answer
+
+    def to_answer(content: bytes, request: Request, *rest: Any) -> Any:
+        if request.client.name == "bob":
+            raise MemoryError
+        return decoded(content, request, *rest)
+
+    monkeypatch.setattr(frames, "to_answer", to_answer)
+    run = troubled(tmp_path / "run")
+    run.run(over(run, grids(run)))
+    reason = "its answer takes more memory than there is"
+    assert [event["failed"] for event in run.notebook.rounds()] == [{"bob": reason}] * 2
 
 
 def test_a_job_that_makes_no_sense_is_refused_by_the_desk_and_the_desk_goes_on(tmp_path: Path, grids: Any) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lab import PERSONAE, Lab, kept_states, lab
 from personae.algorithms import ALGORITHMS
 from personae.core.problem import Problem
 from personae.deployment.certs import make_certificates
+from personae.deployment.processes import environment, free_port, program
 from personae.errors import ConfigError
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
@@ -282,3 +284,43 @@ def test_a_client_is_forgotten_over_a_network(layers: str, tmp_path: Path, monke
             without = load_experiment(here.experiment).model_copy(update=forgotten)
             conduct(without, here.folder / "alone", Execution(cache=here.folder / "cache"))
             assert model_digests(here.out) == model_digests(here.folder / "alone")
+
+
+@pytest.mark.slow
+def test_a_superlink_that_somebody_else_runs(tmp_path: Path) -> None:
+    """They start it, let the gate in and start the run; ours is the gate."""
+    with lab(tmp_path / "lab", EXPERIMENT) as here:
+        port, home, certs = free_port(), here.folder / "flower", here.folder / "certs"
+        make_certificates(here.folder / "gate", (), ["gate"])
+        authority = certs / "server" / "ca.crt"
+        (here.folder / "gate" / "gate" / "ca.crt").write_bytes(authority.read_bytes())
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink.theirs]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{authority}"\n'
+        )
+        tls = [f"--ssl-{kind}file={certs / 'server' / name}" for kind, name in TLS]
+        here.start("superlink", ["env", *flower_in(home), program("flower-superlink"), f"--port={port}", *tls, AUTH])
+
+        def flwr(*words: str) -> bool:
+            command = [program("flwr"), *words]
+            return subprocess.run(command, env=environment(home), capture_output=True, check=False).returncode == 0
+
+        gate = str(here.folder / "gate" / "server" / "clients" / "gate.pub")
+        here.wait_for("the SuperLink", lambda: flwr("supernode", "register", gate, "theirs", "--name", "gate"))
+        elsewhere = ("--superlink", f"127.0.0.1:{port}", "--superlink-certs", str(here.folder / "gate" / "gate"))
+        here.serve("--deadline", "120", *elsewhere)
+        for client in here.clients:
+            here.join(client)
+        here.wait_for("the gate", lambda: "starts the run there" in here.log("serve"))
+        assert flwr("run", str(here.out / "app"), "theirs")
+        here.done()
+        here.assert_same(here.alone(), *here.clients)
+
+
+TLS = (("ca-cert", "ca.crt"), ("cert", "server.crt"), ("key", "server.key"))
+AUTH = "--enable-supernode-auth"
+
+
+def flower_in(home: Path) -> list[str]:
+    """Its settings, as words for `env`."""
+    return [f"{name}={value}" for name, value in environment(home).items() if name.startswith(("FLWR_", "PATH"))]

@@ -26,6 +26,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.files import hold
 from personae.privacy.forgotten_log import operator_key, verify
+from personae.runtime.post import Turn
 
 EXPERIMENT = {
     "name": "tiny",
@@ -59,18 +60,18 @@ EXPERIMENT = {
 
 
 class Everyone(DesksOfTheirOwn):
-    """The connection breaks after so many messages."""
+    """The connection breaks after so many requests."""
 
     def __init__(self, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
         super().__init__(desks)
         self.left = breaks_after
 
-    def push_messages(self, messages: Any) -> list[str]:
+    def take(self, turn: Turn) -> str:
         if self.left is not None:
-            self.left -= len(messages)
+            self.left -= len(turn.asked)
             if self.left < 0:
                 raise ConnectionError("the SuperLink is gone")
-        return super().push_messages(messages)
+        return super().take(turn)
 
 
 def clients(folder: Path, dealt: list[Path]) -> dict[str, Desk]:

@@ -40,7 +40,7 @@ def test_import_personae_takes_no_extra() -> None:
     """What a file imports at its top is there without extras, but for those files that belong to one."""
     required, of_extras = (
         names_of(PROJECT["dependencies"]),
-        {"deployment", *(f"runtime/{name}.py" for name in ("enrolment", "flower", "node", "pulling"))},
+        {"deployment", *(f"runtime/{name}.py" for name in ("enrolment", "flower", "node"))},
     )
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()

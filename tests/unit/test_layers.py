@@ -110,9 +110,9 @@ def test_no_file_loads_pickles_or_evaluates_code() -> None:
         assert not called & {"eval", "exec"}, path
 
 
-def test_five_files_import_flower() -> None:
+def test_four_files_import_flower() -> None:
     users = {path for path in PACKAGE.rglob("*.py") if "flwr" in {name.split(".")[0] for name in imported(path)}}
-    runtime = {PACKAGE / "runtime" / f"{name}.py" for name in ("enrolment", "flower", "node", "pulling")}
+    runtime = {PACKAGE / "runtime" / f"{name}.py" for name in ("enrolment", "flower", "node")}
     assert users == {*runtime, PACKAGE / "parts" / "secret_sums.py"}
 
 

@@ -32,7 +32,7 @@ from personae.commands.options import (
 from personae.console import notify
 from personae.deployment.plan import Conditions, largest_answer
 from personae.deployment.processes import require_flower
-from personae.errors import Interrupted
+from personae.errors import ConfigError, Interrupted
 from personae.experiment.config import load_experiment
 from personae.experiment.materials import Materials
 from personae.report.html import write_report
@@ -65,7 +65,12 @@ def serve(
     include: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Include it again; repeat for more.")
     ] = None,
-    app_only: Annotated[bool, typer.Option("--app-only", help="Write the app for `flwr run`, and stop.")] = False,
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Use this SuperLink. By default serve starts its own.")
+    ] = None,
+    superlink_certs: Annotated[
+        Path | None, typer.Option(help="Folder with the gate's key at that SuperLink, and the SuperLink's ca.crt.")
+    ] = None,
     device: Device = "cpu",
     track: Track = None,
     as_json: AsJson = False,
@@ -73,7 +78,6 @@ def serve(
     """Run an experiment over a network, with the clients that join."""
     require_flower()
     from personae.deployment import serve as deployed
-    from personae.deployment.certs import enrolled
 
     check_device(device)
     experiment = load_experiment(path, settings or [], variant)
@@ -85,18 +89,9 @@ def serve(
         deadline=deadline, wait=wait, coding=coding, max_bytes=most, device=device, trackers=followed
     )
     tell_what_leaves(experiment)
-    if app_only:
-        deployed.prepare(
-            experiment,
-            folder,
-            list(enrolled(certs)),
-            conditions,
-            resume=resume,
-            exclude=exclude or (),
-            include=include or (),
-        )
-        screen.paths([folder / "app"], as_json)
-        return
+    if (superlink is None) != (superlink_certs is None):
+        raise ConfigError("--superlink and --superlink-certs go together; leave both out to have a SuperLink started")
+    elsewhere = deployed.Elsewhere(superlink, superlink_certs) if superlink and superlink_certs else None
     try:
         deployed.serve(
             experiment,
@@ -108,6 +103,7 @@ def serve(
             resume=resume,
             exclude=exclude or (),
             include=include or (),
+            superlink=elsewhere,
             notify=notify,
         )
     except KeyboardInterrupt:

@@ -1,54 +1,53 @@
-"""What two processes of a server tell each other: the one that asks clients, and the one that they are connected to.
+"""What two processes of a server tell each other: the one that asks clients, and the gate that they are connected to.
 
-Without it, each would have to look for requests and answers again and again: a client every few seconds, and a server
-every half second for each of its clients.
+Flower keeps messages until somebody looks for them. Without a bell, each of the two would have to look again and again.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 ASKED, ANSWERED = "asked.bell", "answered.bell"  # in the folder of a run
 
 
 class Bell:
-    """A file of names, one a line, that one process writes and another reads. It begins with what comes now."""
+    """A file that one process makes longer, and another looks at. It begins with what comes now."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._heard = path, path.stat().st_size if path.exists() else 0
+        self._path, self._heard = path, 0
+        self.rung()
 
-    def ring(self, name: str) -> None:
+    def ring(self) -> None:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, f"{name}\n".encode())
+            os.write(descriptor, b".")
         finally:
             os.close(descriptor)
 
-    def rung(self) -> Iterator[str]:
-        """The names since this was last called."""
-        if not self._path.exists() or self._path.stat().st_size <= self._heard:
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._heard)
-            content = file.read()
-        content = content[: content.rfind(b"\n") + 1]
-        self._heard += len(content)
-        yield from content.decode().splitlines()
+    def rung(self) -> bool:
+        """Since this was last called."""
+        try:
+            before, self._heard = self._heard, self._path.stat().st_size
+        except FileNotFoundError:
+            return False
+        return self._heard > before
 
 
-class ServersBells:
-    """As the process that asks has them: `personae.runtime.flower.Bells`."""
+class Bells:
+    """`personae.runtime.flower.Bells`: the bell that this side rings, and the one that it hears."""
 
-    def __init__(self, run: Path) -> None:
-        self._asked, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
+    def __init__(self, own: Path, others: Path) -> None:
+        self._own, self._others = Bell(own), Bell(others)
 
     @classmethod
-    def of(cls, run: Path) -> "ServersBells | None":
-        """None where clients reach a SuperLink without our gate: then nobody listens."""
-        return cls(run) if (run / ASKED).exists() else None
+    def of_the_server(cls, run: Path) -> "Bells":
+        return cls(run / ASKED, run / ANSWERED)
 
-    def ask(self, client: str) -> None:
-        self._asked.ring(client)
+    @classmethod
+    def of_the_gate(cls, run: Path) -> "Bells":
+        return cls(run / ANSWERED, run / ASKED)
 
-    def answered(self) -> Iterator[str]:
-        return self._answered.rung()
+    def ring(self) -> None:
+        self._own.ring()
+
+    def rung(self) -> bool:
+        return self._others.rung()

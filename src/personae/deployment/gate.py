@@ -1,60 +1,55 @@
-"""The one door to a SuperLink: it lets clients through, and nobody else.
+"""The one door to a server: it lets clients through, and nobody else.
 
 A SuperLink answers on one port to clients and to whoever wants to start runs or enrol keys, and asks the latter for no
-name. So it listens on this machine alone, and the gate stands on the network: it knows the calls that a client makes,
-looks at their signatures before it reads any further, counts what crosses, and refuses what is too large, too slow or
-too much at a time before anybody has it in memory.
+name. So it listens on this machine alone, and the gate stands on the network. It knows six calls. It looks at their
+signatures before it reads any further, counts what crosses, and refuses what is too large, too slow or too much at a
+time. A request and an answer are one call each, and nothing of them is looked at here: to Flower, they are bytes of
+the gate's own messages (`runtime/node.py`).
 """
 
 import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import httpx
 import uvicorn
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from personae.deployment.bells import ANSWERED, ASKED, Bell
+from personae.deployment.bells import Bells
 from personae.deployment.door import Visitors, doors, make_room
+from personae.deployment.mailbox import Letter, Mailbox, Slip
 from personae.deployment.signature import UNKNOWN, Enrolled
 from personae.errors import ConfigError
 from personae.progress import Notify, unheard
+from personae.runtime.node import Node
+from personae.runtime.post import Return, Turn
 
-CALLS = frozenset(
-    f"/v1/fleet/{call}"
-    for call in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "push-messages",
-        "push-object",
-        "pull-object",
-        "confirm-message-received",
-    )
-)
-KNOWN = "/personae/known"  # the gate's own: whether it would let this key through, and what the run is
-LARGEST_CALL = 64 << 20  # bytes of a client's calls that are here together; large messages come in pieces of 5 MB
-MARGIN = 1 << 20  # bytes of an answer that are none of its content: how Flower describes its pieces
+KNOWN = "/personae/known"  # whether the gate would let this key through, and what the run is
+ENTER = "/personae/enter"  # a client comes, and knows of no request
+ALIVE = "/personae/alive"  # it is still there
+NEXT = "/personae/next"  # its request, or nothing after a while
+ANSWER = "/personae/answer"  # what it answers
+LEAVE = "/personae/leave"
+SESSION = "personae-session"  # the header of a call with what its client was told when it entered
+NUMBER = "personae-request"  # the header of an answer with the number of its request
+ANOTHER = "somebody has entered with this key since then"
 STALL = 30.0  # seconds without a byte of a call that has begun
-PATIENCE = 600.0  # seconds that the SuperLink may take over a call
 SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
 HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
-LISTEN = 0.05  # seconds between two looks at whom the server asks
 ATTENTION = 0.5  # seconds between two looks whether a client that is kept waiting is still there
 IDLE = 30  # seconds for which a connection may be silent between two calls
-_OWN = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection"})
+PART = 1 << 18  # bytes of a request that are read at a time
 
 
 @dataclass
@@ -63,55 +58,14 @@ class Traffic:
 
     down: int = 0
     up: int = 0
-    message: int = 0  # of the answer that is on its way
-    held: int = 0  # of calls that are here now
-    answering: bool = False  # whether an answer was announced
-
-
-class Waiting:
-    """Clients that ask for a request wait here until the server's bell says that there is one for them.
-
-    Its other bell rings when a client asks again after an answer: then all of that answer is there.
-    """
-
-    def __init__(self, clients: Iterable[str], run: Path) -> None:
-        self._requests = dict.fromkeys(clients, 0)  # that are there, as far as is known
-        self._rung = {name: asyncio.Event() for name in self._requests}
-        (run / ASKED).touch()  # whoever asks rings where somebody listens
-        self._bell, self._answered = Bell(run / ASKED), Bell(run / ANSWERED)
-        self.over = False  # the gate closes: nobody waits any longer
-
-    async def listen(self) -> None:
-        while True:
-            for name in self._bell.rung():
-                self.ask(name)
-            await asyncio.sleep(LISTEN)
-
-    def ask(self, name: str) -> None:
-        """There is, or may be, a request for this client."""
-        if name in self._requests:
-            self._requests[name] += 1
-            self._rung[name].set()
-
-    def answered(self, name: str) -> None:
-        self._answered.ring(name)
-
-    async def until_asked(self, name: str, request: Request) -> None:
-        """Or for a while; ClientDisconnect where the client leaves, so that nobody gets its request in its place."""
-        end = time.monotonic() + HOLD
-        while not self._requests[name] and time.monotonic() < end and not self.over:
-            self._rung[name].clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._rung[name].wait(), ATTENTION)
-            if await request.is_disconnected():
-                raise ClientDisconnect
-        if self.over:
-            raise HTTPException(503)
-        self._requests[name] = max(0, self._requests[name] - 1)
+    held: int = 0  # of answers that are on their way
 
 
 class Gate:
-    """Stands at `host:port` with the server's certificate, and passes calls on to a SuperLink on this machine."""
+    """Stands at `host:port` with the server's certificate, between clients and a SuperLink on this machine.
+
+    `folder` is where requests and answers wait.
+    """
 
     def __init__(
         self,
@@ -120,25 +74,28 @@ class Gate:
         certs: Path,
         clients: Mapping[str, Path],
         max_bytes: int,
+        folder: Path,
         notify: Notify = unheard,
         *,
         plan: str = "",
-        run: Path | None = None,
     ) -> None:
         self._plan = plan.encode()  # what clients are told before they decide to take part
-        self._waiting = Waiting(clients, run) if run else None  # without the folder of a run nobody is kept waiting
+        self._mail = Mailbox(clients, folder)
         self.traffic = {name: Traffic() for name in clients}
-        self.upstream = 0  # the port of the SuperLink; another one after a restart
         self._clients, self._max_bytes, self._notify = Enrolled.of(clients), max_bytes, notify
         self._visitors, self._said = Visitors(), dict[str, float]()
-        self._host, self._port = host, port
-        self._upstream = httpx.AsyncClient(
-            verify=ssl.create_default_context(cafile=str(certs / "ca.crt")), timeout=PATIENCE
-        )
-        routes = [Route(path, self._answer, methods=["POST"]) for path in [*CALLS, KNOWN]]
+        self._host, self._port, self._over = host, port, False
+        calls = {
+            KNOWN: self._known,
+            ENTER: self._enter,
+            ALIVE: self._alive,
+            NEXT: self._next,
+            ANSWER: self._answer,
+            LEAVE: self._leave,
+        }
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Starlette(routes=routes),
+                Starlette(routes=[Route(path, call, methods=["POST"]) for path, call in calls.items()]),
                 http="h11",  # it has a limit for headers
                 ssl_certfile=str(certs / "server.crt"),
                 ssl_keyfile=str(certs / "server.key"),
@@ -167,102 +124,131 @@ class Gate:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._waiting is not None:
-            self._waiting.over = True
+        self._over = True
         self._server.should_exit = True
         self._thread.join()
+
+    @contextmanager
+    def at(self, superlink: str, authority: Path, key: EllipticCurvePrivateKey, run: Path) -> Iterator[None]:
+        """Work for whoever asks by way of this SuperLink; what another one has asked before is forgotten."""
+
+        def turn(asked: Turn) -> Return:
+            return asyncio.run_coroutine_threadsafe(self._mail.turn(asked), self._loop).result()
+
+        self._loop.call_soon_threadsafe(self._mail.clear)
+        trust = ssl.create_default_context(cafile=str(authority))
+        with Node(superlink, trust, key, Bells.of_the_gate(run), turn):
+            yield
 
     def _run(self) -> None:
         with suppress(SystemExit):
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        listening = asyncio.ensure_future(self._waiting.listen()) if self._waiting else None
+        self._loop = asyncio.get_running_loop()
+        watching = asyncio.ensure_future(self._mail.watch())
         await self._server.serve([*self._doors])
-        if listening is not None:
-            listening.cancel()
+        watching.cancel()
+
+    # -------------------------------------------------------------------------------------------------------- calls
+
+    async def _known(self, request: Request) -> Response:
+        self._caller(request)
+        return Response(self._plan, 200 if self._plan else 204)
+
+    async def _enter(self, request: Request) -> Response:
+        return Response(self._mail.enter(self._caller(request)))
+
+    async def _alive(self, request: Request) -> Response:
+        self._mail.hear(self._member(request))
+        return Response()
+
+    async def _leave(self, request: Request) -> Response:
+        self._mail.leave(self._member(request))
+        return Response()
+
+    async def _next(self, request: Request) -> Response:
+        """A client that is gone is missed at once, and gets what it is asked when it is back."""
+        name, end = self._member(request), time.monotonic() + HOLD
+        while (letter := await self._mail.letter(name, ATTENTION)) is None:
+            self._member(request)
+            if await request.is_disconnected():
+                self._mail.miss(name)
+                return Response(status_code=400)  # nobody is there to get it
+            if self._over:
+                raise HTTPException(503)
+            if time.monotonic() > end:
+                return Response(status_code=204)
+        return StreamingResponse(self._sent(name, letter), headers={"content-length": str(letter.size)})
+
+    async def _sent(self, name: str, letter: Letter) -> AsyncIterator[bytes]:
+        """In parts, each of which shows that the client is there."""
+        yield letter.start
+        for place in range(0, letter.body.size, PART):
+            self._mail.hear(name)
+            yield letter.body.read(place, PART)
+        self.traffic[name].down += letter.size
 
     async def _answer(self, request: Request) -> Response:
-        name = self._caller(request)
-        if request.client is not None:
-            self._visitors.introduce(tuple(request.client), name)
-        if request.url.path == KNOWN:
-            return Response(self._plan, 200 if self._plan else 204)
-        traffic, body = self.traffic[name], bytearray()
+        """One that somebody waits for. An answer that comes again, because its sender did not hear of us, is none."""
+        name, number = self._member(request), request.headers.get(NUMBER, "")
+        if not self._mail.awaits(name, number):
+            return Response(status_code=200 if self._mail.has(name, number) else 410)
+        traffic, slip = self.traffic[name], self._mail.new_slip()
         try:
-            await _read(request, body, traffic)
-            self._admit(traffic, request.url.path, len(body))
-            if self._waiting is None:
-                return await self._pass_on(traffic, request, bytes(body))
-            return await self._in_time(self._waiting, name, request, bytes(body))
+            await self._read(name, request, slip)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to get it
+        except _TooLargeError as error:
+            self._mail.answer(name, number, f"its answer holds more than {self._max_bytes:,} bytes")
+            raise HTTPException(413) from error
         finally:
-            traffic.held -= len(body)
+            traffic.held -= slip.size
+        traffic.up += slip.size
+        self._mail.answer(name, number, slip)
+        return Response()
 
     def _caller(self, request: Request) -> str:
         """The client whose call this is; who is turned away gets the reason, and so does whoever reads our log."""
         name = self._clients.caller(request.headers)
         if name is None:
             raise HTTPException(401, UNKNOWN)
-        if (objection := self._clients.objection(name, request.headers)) is None:
-            return name
-        now = time.monotonic()
-        if now - self._said.get(name, -SAY_AGAIN) >= SAY_AGAIN:
-            self._said[name] = now
-            self._notify(f"a call of {name} was turned away: {objection}")
-        raise HTTPException(401, objection)
+        if (objection := self._clients.objection(name, request.headers)) is not None:
+            now = time.monotonic()
+            if now - self._said.get(name, -SAY_AGAIN) >= SAY_AGAIN:
+                self._said[name] = now
+                self._notify(f"a call of {name} was turned away: {objection}")
+            raise HTTPException(401, objection)
+        if request.client is not None:
+            self._visitors.introduce(tuple(request.client), name)
+        return name
 
-    async def _in_time(self, waiting: Waiting, name: str, request: Request, body: bytes) -> Response:
-        """Pass a call on when it is not in vain, and tell the server of answers."""
-        traffic, call = self.traffic[name], request.url.path.rpartition("/")[2]
-        if call == "pull-messages":
-            if traffic.answering:
-                traffic.answering = False
-                waiting.answered(name)
-            await waiting.until_asked(name, request)
-        reply = await self._pass_on(traffic, request, body)
-        if call == "push-messages":
-            traffic.answering = True
-        if call == "activate-node":  # what was asked before may still be there
-            waiting.ask(name)
-        return reply
+    def _member(self, request: Request) -> str:
+        """The client whose call this is, if it has entered and nobody has taken its place since then."""
+        name = self._caller(request)
+        if not self._mail.is_present(name, request.headers.get(SESSION, "")):
+            raise HTTPException(409, ANOTHER)
+        return name
 
-    def _admit(self, traffic: Traffic, path: str, size: int) -> None:
-        """A message is announced by `push-messages`, and then comes in pieces."""
-        if path.endswith("/push-messages"):
-            traffic.message = 0
-        elif path.endswith("/push-object"):
-            traffic.message += size
-            if traffic.message > self._max_bytes + MARGIN:
-                raise HTTPException(413)
-
-    async def _pass_on(self, traffic: Traffic, request: Request, body: bytes) -> Response:
-        headers = [(name, value) for name, value in request.headers.raw if name not in _OWN]
-        address = f"https://127.0.0.1:{self.upstream}{request.url.path}"
+    async def _read(self, name: str, request: Request, slip: Slip) -> None:
+        """An answer; not more of it than is allowed, and not for longer than something comes."""
+        traffic, most = self.traffic[name], self._max_bytes
+        if int(request.headers.get("content-length", 0)) > most:
+            raise _TooLargeError
         try:
-            reply = await self._upstream.post(address, content=body, headers=headers)
-        except httpx.HTTPError:
-            return Response(status_code=503)  # the SuperLink is being started: come again
-        traffic.up += len(body)
-        traffic.down += len(reply.content)
-        answer = Response(reply.content, reply.status_code)
-        left_out = _OWN | {b"content-encoding"}
-        answer.raw_headers += [(name, value) for name, value in reply.headers.raw if name.lower() not in left_out]
-        return answer
+            async with asyncio.timeout(STALL) as limit:
+                async for part in request.stream():
+                    if slip.size + len(part) > most:
+                        raise _TooLargeError
+                    if traffic.held + len(part) > most:  # with its other calls
+                        raise HTTPException(413)
+                    slip.add(part)
+                    traffic.held += len(part)
+                    self._mail.hear(name)
+                    limit.reschedule(asyncio.get_running_loop().time() + STALL)
+        except TimeoutError as error:
+            raise HTTPException(408) from error
 
 
-async def _read(request: Request, body: bytearray, traffic: Traffic) -> None:
-    """The body of a call; not more of it than may be here, and not for longer than something comes."""
-    if int(request.headers.get("content-length", 0)) + traffic.held > LARGEST_CALL:
-        raise HTTPException(413)
-    try:
-        async with asyncio.timeout(STALL) as limit:
-            async for part in request.stream():
-                body += part
-                traffic.held += len(part)
-                if traffic.held > LARGEST_CALL:
-                    raise HTTPException(413)
-                limit.reschedule(asyncio.get_running_loop().time() + STALL)
-    except TimeoutError as error:
-        raise HTTPException(408) from error
+class _TooLargeError(Exception):
+    """An answer holds more than the server takes."""

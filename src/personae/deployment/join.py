@@ -1,4 +1,4 @@
-"""A client's side of a run over a network: its desk, and the node that is connected to the server."""
+"""A client's side of a run over a network: its desk, and its connection to the server."""
 
 import http.client
 import ssl
@@ -14,11 +14,10 @@ import torch
 
 from personae.core import wire
 from personae.core.acceleration import Acceleration
-from personae.core.message import Message, Trouble
-from personae.core.payload import FailureCode
-from personae.core.problem import Problem
+from personae.core.message import Message
 from personae.data.handling import Handling
 from personae.deployment.certs import needed, private_key, require_secret
+from personae.deployment.connection import Connection, Disconnected
 from personae.deployment.consent import Consent
 from personae.deployment.desk import Desk, Workshop
 from personae.deployment.gate import KNOWN
@@ -33,8 +32,6 @@ from personae.experiment.home import RUNS, OwnRun, Records, now
 from personae.experiment.rundir import environment
 from personae.experiment.shared_secret import read_secret, revealed
 from personae.files import hold, private_folder
-from personae.runtime import frames
-from personae.runtime.node import Disconnected, Node
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from personae.runtime.public import SharedFaces
 
@@ -43,8 +40,6 @@ LONGEST_REASON = 300  # bytes of what a server says
 LONGEST_PLAN = 1 << 20  # bytes of a plan
 LOOK = 0.2  # seconds between two looks whether clients are still at it
 STEADY = 60.0  # a connection that lasted so long was a good one
-MEMORY = "node.json"  # in a client's home: where it stands at the server
-UNFINISHED = frames.of_trouble(Trouble(failure=FailureCode(Problem.INTERRUPTED)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,17 +131,17 @@ class Member:
         return shared
 
 
-def join(server: str, member: Member, certs: Path, nodes: "list[Node] | None" = None) -> None:
+def join(server: str, member: Member, certs: Path, connections: list[Connection] | None = None) -> None:
     """Work for a server until told to stop; whatever breaks the connection, it is tried again.
 
-    `nodes` gets the node of every connection, for whoever wants to end it from another thread.
+    `connections` gets the present one, for whoever wants to end it from another thread.
     """
     host, port = _address(server)
     if not member.data.exists():
         raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
     member.shared_secret()
     authority, key = needed(certs, "ca.crt", "key")
-    own_key = private_key(key)
+    private_key(key)  # whether it is one
     private_folder(member.home)
     held = hold(member.home / ".lock", f"{member.home}: another client works here; choose another --home")
     torch.set_num_threads(1)  # sums depend on it
@@ -159,14 +154,14 @@ def join(server: str, member: Member, certs: Path, nodes: "list[Node] | None" = 
             if told:
                 desk.open(told)
 
-        def node() -> Node:
-            made = Node(server, _trust(authority), own_key, member.home / MEMORY, UNFINISHED)
-            if nodes is not None:
-                nodes[:] = [made]
+        def connection() -> Connection:
+            made = Connection(server, _trust(authority), key)
+            if connections is not None:
+                connections[:] = [made]
             return made
 
         obstacle = partial(_obstacle, host, port, authority, key, heard)
-        _stay_connected(lambda: _connect(node(), desk, member, unknown), member, obstacle)
+        _stay_connected(lambda: _connect(connection(), desk, member, unknown), member, obstacle)
     finally:
         held.release()
 
@@ -177,12 +172,12 @@ def join_all(server: str, members: Mapping[str, tuple[Member, Path]]) -> None:
     It comes back, with the first error, when all of them have ended.
     """
     ended: dict[str, PersonaeError] = {}
-    nodes: dict[str, list[Node]] = {name: [] for name in members}
+    connections: dict[str, list[Connection]] = {name: [] for name in members}
 
     def one(name: str) -> None:
         member, certs = members[name]
         try:
-            join(server, member, certs, nodes[name])
+            join(server, member, certs, connections[name])
         except PersonaeError as error:
             ended[name] = error
             member.execution.notify(str(error))
@@ -195,7 +190,7 @@ def join_all(server: str, members: Mapping[str, tuple[Member, Path]]) -> None:
             time.sleep(LOOK)
     finally:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(Node.leave, [node for each in nodes.values() for node in each]))
+            list(pool.map(Connection.leave, [one for each in connections.values() for one in each]))
     raise next(iter(ended.values()))
 
 
@@ -257,18 +252,18 @@ def _stay_connected(connect: Callable[[], str], member: Member, obstacle: Callab
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _connect(node: Node, desk: Desk, member: Member, unknown: _UnknownPlan) -> str:
+def _connect(connection: Connection, desk: Desk, member: Member, unknown: _UnknownPlan) -> str:
     """For as long as it lasts; gives the reason why it does no longer."""
     try:
-        node.enter()
+        connection.enter()
         member.execution.notify("connected")
         while unknown.job is None:
-            if (asked := node.receive()) is not None:
-                node.answer(asked, desk.answer(asked.told, asked.frame))
+            if (asked := connection.receive()) is not None:
+                connection.answer(asked, desk.answer(asked.told, asked.frame))
     except Disconnected as error:
         return f"the connection ended ({error})"
     finally:
-        node.leave()
+        connection.leave()
     return "the server has another plan"
 
 
@@ -277,7 +272,7 @@ def _obstacle(
 ) -> str | None:
     """Why a connection would be in vain, in words that Flower does not have; None if nothing is known.
 
-    `heard` gets the server's plan, or nothing from a server that has no gate.
+    `heard` gets the server's plan, or nothing from a server that has none.
 
     A server with a wrong certificate may be somebody else: it is not tried again.
     """

@@ -1,17 +1,19 @@
 """The server of a run over a network: a SuperLink behind a gate, supervised until the run is done."""
 
 import json
+import math
 import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from filelock import Timeout
 
 from personae.core.acceleration import Acceleration
@@ -19,7 +21,7 @@ from personae.core.events import RoundTime, TrainingRound, entries, events
 from personae.core.stage import Recipe
 from personae.deployment.app import write_app
 from personae.deployment.bells import ANSWERED, ASKED
-from personae.deployment.certs import enrolled, needed, public_key, require_secret
+from personae.deployment.certs import enrolled, needed, private_key, require_secret
 from personae.deployment.consent import digest_of
 from personae.deployment.gate import Gate
 from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
@@ -36,9 +38,10 @@ from personae.report.watching import Standing, place, time_left
 from personae.runtime.enrolment import enrol
 from personae.runtime.excluded import Exclusions, require_clients
 
+POST = "post"  # in a run's folder: requests and answers that wait for somebody, in files without a name
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
     *(PLAN, NOTICES, OUTCOME, WORKING, SERVING),
-    *("app", "flower", "flower.log", "traffic.json", ASKED, ANSWERED),
+    *("app", "flower", "flower.log", "traffic.json", ASKED, ANSWERED, POST),
 }
 STARTING = 120.0  # seconds for a program of Flower's to be there
 ATTEMPTS = 5  # restarts without a completed round in between
@@ -99,9 +102,13 @@ def serve(
     resume: bool = False,
     exclude: Collection[str] = (),
     include: Collection[str] = (),
+    superlink: "Elsewhere | None" = None,
     notify: Notify = unheard,
 ) -> None:
-    """Run the experiment over whichever clients connect, and come back when it is done."""
+    """Run the experiment over whichever clients connect, and come back when it is done.
+
+    A `superlink` is one that somebody else runs. By default there is one for this run alone.
+    """
     program("flower-superlink")
     require_secret(needed(certs, "ca.crt", "server.crt", "server.key")[2])
     keys, conditions = enrolled(certs), conditions or Conditions()
@@ -123,10 +130,15 @@ def serve(
         _tell(experiment, notify)
         job = Plan.read(out).job
         notify(f"clients are asked to accept the plan {digest_of(job)}")
-        with Gate(host, port, certs, keys, conditions.max_bytes, notify, plan=job.text(), run=out) as gate:
+        post = private_folder(out / POST)
+        with Gate(host, port, certs, keys, conditions.max_bytes, post, notify, plan=job.text()) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")
             try:
-                ended = _until_done(out, certs, keys, gate, _Follower(out, experiment.recipe, notify))
+                follower = _Follower(out, experiment.recipe, notify)
+                if superlink is None:
+                    ended = _until_done(out, certs, gate, follower)
+                else:
+                    ended = superlink.until_done(out, gate, follower)
             finally:
                 end_leftovers(out / "flower")
                 traffic = {name: {"down": each.down, "up": each.up} for name, each in gate.traffic.items()}
@@ -170,24 +182,45 @@ def _alone(out: Path) -> Iterator[None]:
 _ERRORS = {kind.exit_code: kind for kind in (ConfigError, DataError, Diverged, Interrupted, QuorumLost)}
 
 
-def _until_done(out: Path, certs: Path, keys: Mapping[str, Path], gate: Gate, follower: "_Follower") -> dict[str, Any]:
+def _until_done(out: Path, certs: Path, gate: Gate, follower: "_Follower") -> dict[str, Any]:
     """One Flower run after the other, each from the last checkpoint, until one says how the experiment ended."""
     failed = 0
     while failed < ATTEMPTS:
         rounds = follower.rounds
         _wait_until_free(out)
         (out / OUTCOME).unlink(missing_ok=True)
+        key = generate_private_key(SECP256R1())  # the gate's own, known to this SuperLink alone
         with _superlink(out, certs) as link:
-            link.enrol(keys)
-            gate.upstream = link.port
-            link.submit(out / "app")
-            ended = follower.follow(link)
+            enrol(link.address, link.authority, "gate", key.public_key())
+            with gate.at(link.address, link.authority, key, out):
+                link.submit(out / "app")
+                ended = follower.follow(link.is_alive, STARTING)
         if ended is not None:
             return ended
         end_leftovers(out / "flower")
         failed = failed + 1 if follower.rounds == rounds else 0
         follower.notify("the server's part of the run ended before its time; it goes on from the last completed round")
     raise Interrupted(f"the server's part of the run ended {ATTEMPTS} times without a round; see {out / 'flower.log'}")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A SuperLink that somebody else runs: they let the gate in, and start the run with `flwr run`."""
+
+    address: str  # HOST:PORT
+    certs: Path  # a folder with the gate's `key`, and `ca.crt` of whoever has certified that SuperLink
+
+    def until_done(self, out: Path, gate: Gate, follower: "_Follower") -> dict[str, Any]:
+        authority, key = needed(self.certs, "ca.crt", "key")
+        while True:
+            _wait_until_free(out)
+            (out / OUTCOME).unlink(missing_ok=True)
+            with gate.at(self.address, authority, private_key(key), out):
+                follower.notify(f"the gate is connected to {self.address}; flwr run {out / 'app'} starts the run there")
+                ended = follower.follow(lambda: True, math.inf)
+            if ended is not None:
+                return ended
+            follower.notify("the server's part of the run ended before its time; flwr run continues it")
 
 
 @dataclass(frozen=True)
@@ -200,15 +233,14 @@ class _Link:
     home: Path
     log: Path
 
-    def enrol(self, keys: Mapping[str, Path]) -> None:
-        """No others are let in."""
-        enrol(f"127.0.0.1:{self.port}", self.authority, {name: public_key(path) for name, path in keys.items()})
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def submit(self, app: Path) -> None:
         self._tell("run", str(app.absolute()), "personae")
 
-    @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.child.poll() is None
 
     def _tell(self, *words: str) -> None:
@@ -275,10 +307,13 @@ class _Follower:
         self._told = _lines(out / NOTICES)
         self._seconds: dict[str, list[float]] = {name: [] for name in self._stages}
 
-    def follow(self, link: _Link) -> dict[str, Any] | None:
-        """How the run ended, or None where its process or the SuperLink is gone without a word."""
-        begun, end = False, time.monotonic() + STARTING
-        while link.alive:
+    def follow(self, alive: Callable[[], bool], patience: float) -> dict[str, Any] | None:
+        """How the run ended, or None where its process or the SuperLink is gone without a word.
+
+        `patience` are seconds for the run to begin.
+        """
+        begun, end = False, time.monotonic() + patience
+        while alive():
             self._report()
             if (ended := outcome(self._out)) is not None:
                 self._report()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from personae.core.holdings import ClientFaces
-from personae.deployment.bells import ServersBells
+from personae.deployment.bells import Bells
 from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
 from personae.experiment.assembly import engine_of, federation_of
@@ -22,7 +22,7 @@ from personae.runtime.excluded import Exclusions
 from personae.runtime.flower import Grid, GridTransport
 from personae.tracking import trackers, tracking
 
-OFTEN, SELDOM = 0.5, 5.0  # seconds between two looks for an answer: where nothing tells of it, and where bells do
+POLL = 5.0  # seconds between two looks for what the gate returns, where no bell rings
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ def conduct(grid: Grid, out: Path) -> None:
         materials = Materials(experiment, execution)
         holdings = Absent(plan.clients, newcomers(experiment, plan.clients))
         federation = federation_of(experiment, holdings, out / "private")
-        bells = ServersBells.of(out)
         transport = GridTransport(
             federation,
             grid,
@@ -72,8 +71,8 @@ def conduct(grid: Grid, out: Path) -> None:
             coding=coding,
             max_bytes=conditions.max_bytes,
             told=plan.job.text().encode(),
-            bells=bells,
-            poll=SELDOM if bells else OFTEN,
+            bells=Bells.of_the_server(out),
+            poll=POLL,
         )
         out_of_it = Exclusions.of(out).names() | absent(experiment.forgotten)
         expected = [name for name in plan.clients if name not in out_of_it]

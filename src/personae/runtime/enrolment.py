@@ -1,6 +1,5 @@
-"""The keys of clients, made known to a SuperLink on this machine, as `flwr supernode register` does for one of them."""
+"""The gate's key, made known to a SuperLink on this machine, as `flwr supernode register` does it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -13,8 +12,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from personae.errors import ConfigError
 
 
-def enrol(superlink: str, authority: Path, keys: Mapping[str, EllipticCurvePublicKey]) -> None:
-    """Let these clients in under their names."""
+def enrol(superlink: str, authority: Path, name: str, key: EllipticCurvePublicKey) -> None:
+    """Let a node with this key in. The SuperLink lets in nobody else."""
     client = ControlHttpClient.from_server_address(
         superlink,
         insecure=False,
@@ -22,10 +21,7 @@ def enrol(superlink: str, authority: Path, keys: Mapping[str, EllipticCurvePubli
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
     )
     with client:
-        for name, key in keys.items():
-            try:
-                client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
-            except httpx.HTTPStatusError as error:
-                raise ConfigError(
-                    f"{name}: the SuperLink does not take its key ({error.response.text[:300]})"
-                ) from error
+        try:
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+        except httpx.HTTPStatusError as error:
+            raise ConfigError(f"{name}: the SuperLink does not take its key ({error.response.text[:300]})") from error

@@ -23,6 +23,7 @@ from personae import ALGORITHMS, Network, cli, load_experiment
 from personae.commands import evaluation
 from personae.core.layout import Layout
 from personae.core.problem import Problem
+from personae.deployment.processes import free_port
 from personae.layers import EXAMPLES
 from personae.privacy.disclosure import markdown
 
@@ -690,7 +691,9 @@ def test_a_gpu_that_is_not_there_is_refused(
 # ---------------------------------------------------------------------------------------------------- over a network
 
 
-def test_certificates_faces_and_the_app_of_a_run(personae: Personae, experiment: Path, tmp_path: Path):
+def test_certificates_faces_and_the_folder_of_a_run(
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     certs = tmp_path / "certs"
     made = personae("certs", str(certs), "--host", "10.1.2.3", "--client", "ann", "--client", "bob", "--json")
     assert made.code == 0
@@ -702,13 +705,16 @@ def test_certificates_faces_and_the_app_of_a_run(personae: Personae, experiment:
     }
     dealt = personae("deal", str(experiment), "--out", str(tmp_path / "dealt"), "--json")
     assert [Path(path).name for path in json.loads(dealt.out)] == [f"client-00{number}.zip" for number in range(3)]
-    serve = ("serve", str(experiment), "--certs", str(certs / "server"), "--app-only", "--out", str(tmp_path / "run"))
-    assert personae(*serve, "--json").code == 0
+    monkeypatch.setattr("personae.deployment.serve._until_done", lambda *_: {"code": 6, "error": "nobody came"})
+    serve = ("serve", str(experiment), "--certs", str(certs / "server"), "--out", str(tmp_path / "run"))
+    serve = (*serve, "--host", "127.0.0.1", "--port", str(free_port()))
+    assert personae(*serve, "--json").code == 6
     assert json.loads((tmp_path / "run" / "deployment.json").read_text())["clients"] == ["ann", "bob"]
-    assert personae(*serve).code == 0  # no round was completed, so that a new run may begin here
-    assert personae(*serve, "--resume", "--deadline", "7").code == 0
+    assert personae(*serve).code == 6  # no round was completed, so that a new run may begin here
+    assert personae(*serve, "--resume", "--deadline", "7").code == 6
     assert json.loads((tmp_path / "run" / "deployment.json").read_text())["conditions"]["deadline"] == 7
     assert "begun with --coding exact" in personae(*serve, "--resume", "--coding", "fp16").err
+    assert "--superlink and --superlink-certs go together" in personae(*serve, "--superlink", "hub:9092").err
 
 
 def test_without_flower_its_commands_say_what_to_install(personae: Personae, experiment: Path, monkeypatch):

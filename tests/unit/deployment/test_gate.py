@@ -1,5 +1,6 @@
 """The gate: whose calls pass, how much of them, how slowly, and how many connections there may be."""
 
+import asyncio
 import base64
 import http.client
 import socket
@@ -22,49 +23,36 @@ from personae.deployment import door
 from personae.deployment import gate as gates
 from personae.deployment.certs import enrolled, make_certificates, private_key
 from personae.deployment.consent import ALL, digest_of
-from personae.deployment.gate import CALLS, Gate
+from personae.deployment.gate import ALIVE, ANSWER, ENTER, KNOWN, LEAVE, NEXT, NUMBER, SESSION, Gate
 from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, _UnknownPlan, join
+from personae.deployment.mailbox import INTERRUPTED
 from personae.deployment.processes import free_port
 from personae.deployment.signature import SIGNATURE, TIME, signed
 from personae.errors import ConfigError, DataError, Refused
 from personae.experiment.execution import Execution
-
-
-class SuperLink(BaseHTTPRequestHandler):
-    """Answers with what it was asked."""
-
-    asked: list[str]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.asked.append(self.path)
-        self.send_response(200)
-        self.send_header("content-length", str(len(body) + 2))
-        self.end_headers()
-        self.wfile.write(b"->" + body)
-
-    def log_message(self, *arguments: Any) -> None: ...
+from personae.files import private_folder
+from personae.runtime.post import Asked, Turn, unpacked
 
 
 @dataclass
 class Guarded:
-    """A gate, the SuperLink behind it, and how one calls."""
+    """A gate, and how one calls."""
 
     gate: Gate
     port: int
     folder: Path
-    asked: list[str]
     said: list[str]
 
-    def headers(self, name: str = "ann") -> dict[str, str]:
-        return signed(self.folder / name / "key")
+    def headers(self, name: str = "ann", number: str = "") -> dict[str, str]:
+        session = self.gate._mail._boxes[name].session
+        return {**signed(self.folder / name / "key"), SESSION: session, NUMBER: number}
 
     def connection(self) -> http.client.HTTPSConnection:
         trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=trust)
 
-    def call(self, path: str, body: Any = b"x", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    def call(self, path: str, body: Any = b"", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         connection = self.connection()
         try:
             connection.request("POST", path, body, self.headers() if headers is None else headers)
@@ -73,27 +61,28 @@ class Guarded:
         finally:
             connection.close()
 
+    def answer(self, number: str, body: Any, name: str = "ann") -> int:
+        return self.call(ANSWER, body, self.headers(name, number))[0]
+
+    def turn(self, *clients: str, number: str = "", wait: float = 0.0) -> dict[str, bytes | str]:
+        """As the process that asks sees it."""
+        asked = [Asked(number or f"for-{name}", name, b"head,", 0) for name in clients]
+        turn = Turn(b"the job", asked, [b"body"] if clients else [], 60.0, wait)
+        returned = asyncio.run_coroutine_threadsafe(self.gate._mail.turn(turn), self.gate._loop).result(60)
+        return {each.number: each.failure or bytes(each.content) for each in returned.answered}
+
+    def ask(self, number: str = "for-ann", name: str = "ann") -> None:
+        assert self.call(ENTER, headers=self.headers(name))[0] == 200
+        self.turn(name, number=number)
+
 
 @contextmanager
-def guarding(folder: Path, max_bytes: int = 1 << 30, run: Path | None = None) -> Iterator[Guarded]:
+def guarding(folder: Path, max_bytes: int = 1 << 30) -> Iterator[Guarded]:
     make_certificates(folder, [], ["ann", "bob"])
-    server = folder / "server"
-    handler = type("Recording", (SuperLink,), {"asked": []})
-    link = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server / "server.crt", server / "server.key")
-    link.socket = context.wrap_socket(link.socket, server_side=True)
-    thread = threading.Thread(target=link.serve_forever)
-    thread.start()
-    port, said = free_port(), list[str]()
-    try:
-        with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, said.append, run=run) as gate:
-            gate.upstream = link.server_port
-            yield Guarded(gate, port, folder, handler.asked, said)
-    finally:
-        link.shutdown()
-        thread.join()
-        link.server_close()
+    server, port, said = folder / "server", free_port(), list[str]()
+    post = private_folder(folder / "post")
+    with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, post, said.append) as gate:
+        yield Guarded(gate, port, folder, said)
 
 
 @pytest.fixture
@@ -109,26 +98,76 @@ def eventually(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+def test_a_request_and_its_answer_are_a_call_each_and_are_counted(guarded: Guarded) -> None:
+    guarded.ask()
+    status, content = guarded.call(NEXT)
+    head, (told, frame) = unpacked(content)
+    assert (status, head, bytes(told), bytes(frame)) == (200, {"number": "for-ann"}, b"the job", b"head,body")
+    assert guarded.answer("for-bob", b"hello") == 410  # nobody waits for it
+    assert guarded.answer("for-ann", b"hello", "bob") == 410  # it is none of bob's
+    assert guarded.answer("for-ann", b"hello") == 200
+    assert guarded.answer("for-ann", b"hello again") == 200  # its sender did not hear of us
+    assert guarded.turn() == {"for-ann": b"hello"}
+    assert (guarded.gate.traffic["ann"].up, guarded.gate.traffic["ann"].down) == (5, len(content))
 
 
-def test_the_calls_of_known_clients_pass_and_are_counted(guarded: Guarded) -> None:
-    assert guarded.call(PULL, b"hello") == (200, b"->hello")
-    assert (guarded.gate.traffic["ann"].up, guarded.gate.traffic["ann"].down) == (5, 7)
-    # Whoever could start runs or enrol keys could run anything on every client.
+def test_nothing_else_is_answered(guarded: Guarded) -> None:
+    """Whoever could start runs or enrol keys could run anything on the server."""
     for path in (
         "/v1/control/start-run",
         "/v1/control/register-node",
         "/v1/fleet/register-node",
+        "/v1/fleet/pull-messages",
         "/v1/runtime/x",
         "/",
-        "/v1/fleet/../control/start-run",
+        "/personae/../v1/control/start-run",
     ):
         assert guarded.call(path)[0] == 404
-    assert guarded.asked == [PULL]
-    guarded.gate.upstream = free_port()
-    assert guarded.call(PULL)[0] == 503
-    assert "/v1/fleet/register-node" not in CALLS
+
+
+def test_who_enters_takes_the_place_of_whoever_had_the_same_key(guarded: Guarded) -> None:
+    guarded.ask()
+    former = guarded.headers(number="for-ann")
+    assert guarded.call(ENTER)[0] == 200
+    for path in (ALIVE, NEXT, ANSWER, LEAVE):
+        assert guarded.call(path, b"", former) == (409, gates.ANOTHER.encode())
+    assert guarded.turn() == {"for-ann": INTERRUPTED}
+    assert guarded.call(ALIVE)[0] == 200
+
+
+def in_the_background(call: Callable[[], Any]) -> list[Any]:
+    found: list[Any] = []
+    threading.Thread(target=lambda: found.append(call()), daemon=True).start()
+    return found
+
+
+def test_who_asks_for_a_request_waits_until_there_is_one(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "ATTENTION", 0.05)
+    guarded.call(ENTER)
+    found = in_the_background(lambda: guarded.call(NEXT))
+    time.sleep(0.3)
+    assert not found
+    guarded.turn("ann")
+    eventually(lambda: bool(found))
+    assert found[0][0] == 200
+    monkeypatch.setattr(gates, "HOLD", 0.1)
+    assert guarded.call(NEXT, headers=guarded.headers("bob")) == (204, b"")
+
+
+def test_a_client_that_waited_and_is_gone_is_missed_at_once(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "ATTENTION", 0.05)
+    guarded.call(ENTER)
+    connection = guarded.connection()
+    connection.request("POST", NEXT, b"", guarded.headers())
+    time.sleep(0.2)
+    connection.sock.shutdown(socket.SHUT_RDWR)  # as the system does for a process that was killed
+    connection.close()
+    eventually(lambda: not guarded.gate._mail._boxes["ann"].connected)
+    assert guarded.turn("ann") == {"for-ann": "it is not connected"}
+    guarded.call(ALIVE)
+    assert guarded.turn("ann") == {}
+    assert guarded.call(LEAVE)[0] == 200
+    assert guarded.turn() == {"for-ann": INTERRUPTED}
 
 
 def test_who_is_known_is_told_the_plan_and_nobody_else(guarded: Guarded, tmp_path: Path) -> None:
@@ -152,7 +191,6 @@ def test_nothing_is_sent_before_the_plan_is_accepted(guarded: Guarded, tmp_path:
         join(server, member, certs)
     with pytest.raises(Refused, match="was not accepted; nothing was sent"):
         join(server, replace(member, ask=lambda: False), certs)
-    assert guarded.asked == []
 
 
 def test_what_is_missing_at_a_client_ends_it_before_it_connects(guarded: Guarded, tmp_path: Path) -> None:
@@ -178,7 +216,6 @@ def test_what_is_missing_at_a_client_ends_it_before_it_connects(guarded: Guarded
         guarded.gate._plan = Job("a1", {"name": "x", **plan}).text().encode()
         with pytest.raises(error, match=words):
             join(server, member, certs)
-    assert guarded.asked == []
 
 
 def test_a_plan_that_comes_with_a_request_is_asked_about(tmp_path: Path) -> None:
@@ -202,7 +239,8 @@ def test_a_plan_that_comes_with_a_request_is_asked_about(tmp_path: Path) -> None
 def test_a_public_key_is_no_proof(guarded: Guarded, tmp_path: Path) -> None:
     """It is public: whoever knows it could use up what its client may send."""
     make_certificates(tmp_path / "elsewhere", [], ["eve"])
-    own, eve = guarded.headers(), signed(tmp_path / "elsewhere" / "eve" / "key")
+    guarded.ask()
+    own, eve = guarded.headers(number="for-ann"), signed(tmp_path / "elsewhere" / "eve" / "key")
     strange = [
         {},
         eve,
@@ -213,9 +251,10 @@ def test_a_public_key_is_no_proof(guarded: Guarded, tmp_path: Path) -> None:
         {**own, SIGNATURE: "no base 64"},
     ]
     for headers in strange:
-        assert guarded.call(PUSH, bytes(10), headers)[0] == 401
-    assert guarded.asked == []
-    assert guarded.gate.traffic["ann"].message == 0
+        for path in (KNOWN, ENTER, ALIVE, NEXT, ANSWER, LEAVE):
+            assert guarded.call(path, bytes(10), headers)[0] == 401
+    assert guarded.turn() == {}
+    assert guarded.gate.traffic["ann"].up == 0
     assert guarded.said == ["a call of ann was turned away: its call is not signed with its key"]  # told once a minute
 
 
@@ -235,52 +274,52 @@ def test_a_wrong_clock_is_told_on_both_sides(
     assert guarded.said == [f"a call of ann was turned away: {complaint}"]
 
 
-def test_a_message_that_is_too_large_is_stopped_in_one_piece_or_in_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gates, "LARGEST_CALL", 5000)
-    monkeypatch.setattr(gates, "MARGIN", 100)
+def test_an_answer_that_is_too_large_is_stopped_and_fails_its_client_at_once(tmp_path: Path) -> None:
     with guarding(tmp_path, max_bytes=6000) as guarded:
-        assert guarded.call(PUSH, bytes(5001))[0] == 413
-        assert guarded.call(PUSH, iter([bytes(2000)] * 3))[0] == 413  # in chunks, of no length that is told before
-        for _ in range(2):  # each message anew
-            assert guarded.call("/v1/fleet/push-messages")[0] == 200
-            assert guarded.call(PUSH, bytes(4000))[0] == 200
-            assert guarded.call(PUSH, bytes(2100))[0] == 200
-            assert guarded.call(PUSH, bytes(1))[0] == 413
-        assert len(guarded.asked) == 6
+        for number, body in enumerate(
+            (bytes(6001), iter([bytes(2000)] * 4))
+        ):  # of a length that is told before, or not
+            guarded.ask(str(number))
+            assert guarded.answer(str(number), body) == 413
+            assert guarded.turn() == {str(number): "its answer holds more than 6,000 bytes"}
+        guarded.ask("2")
+        assert guarded.answer("2", bytes(6000)) == 200
+        assert guarded.turn() == {"2": bytes(6000)}
         assert guarded.gate.traffic["ann"].held == 0
 
 
 def half_a_call(guarded: Guarded, name: str = "ann", size: int = 3000) -> http.client.HTTPSConnection:
     connection = guarded.connection()
-    connection.putrequest("POST", PUSH)
-    for header, value in {**guarded.headers(name), "content-length": str(2 * size)}.items():
+    connection.putrequest("POST", ANSWER)
+    for header, value in {**guarded.headers(name, f"for-{name}"), "content-length": str(2 * size)}.items():
         connection.putheader(header, value)
     connection.endheaders(bytes(size))
     return connection
 
 
-def test_calls_that_stop_half_way_take_a_share_of_memory_and_give_it_back(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+def test_answers_that_stop_half_way_take_a_share_of_the_disk_and_give_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gates, "LARGEST_CALL", 8000)
     monkeypatch.setattr(gates, "STALL", 1.0)
-    held = guarded.gate.traffic["ann"]
-    halves = [half_a_call(guarded)]
-    eventually(lambda: held.held == 3000)
-    halves.append(half_a_call(guarded))  # with what it announces that is too much for one client
-    assert halves[1].getresponse().status == 413
-    assert guarded.call(PUSH, b"x", guarded.headers("bob"))[0] == 200  # whatever ann does
-    assert halves[0].getresponse().status == 408
-    eventually(lambda: held.held == 0)
-    halves.append(half_a_call(guarded))
-    eventually(lambda: held.held == 3000)
-    halves[-1].sock.shutdown(socket.SHUT_RDWR)  # it hangs up
-    eventually(lambda: held.held == 0)
-    assert guarded.call(PUSH)[0] == 200
-    for half in halves:
-        half.close()
+    with guarding(tmp_path, max_bytes=8000) as guarded:
+        guarded.ask()
+        guarded.ask("for-bob", "bob")
+        held = guarded.gate.traffic["ann"]
+        halves = [half_a_call(guarded), half_a_call(guarded)]
+        eventually(lambda: held.held == 6000)
+        halves.append(half_a_call(guarded))  # that is too much for one client
+        assert halves[2].getresponse().status == 413
+        assert guarded.answer("for-bob", b"x", "bob") == 200  # whatever ann does
+        assert [half.getresponse().status for half in halves[:2]] == [408, 408]
+        eventually(lambda: held.held == 0)
+        halves.append(half_a_call(guarded))
+        eventually(lambda: held.held == 3000)
+        halves[-1].sock.shutdown(socket.SHUT_RDWR)  # it hangs up
+        eventually(lambda: held.held == 0)
+        assert guarded.answer("for-ann", b"x") == 200  # it may still answer
+        assert guarded.turn() == {"for-bob": b"x", "for-ann": b"x"}
+        for half in halves:
+            half.close()
 
 
 def closed(connection: socket.socket) -> bool:
@@ -300,10 +339,10 @@ def test_strangers_are_let_go_and_never_fill_the_process(guarded: Guarded, monke
     before = open_files()
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", guarded.port))) for _ in range(100)]
-        assert guarded.call(PULL)[0] == 200
+        assert guarded.call(ALIVE)[0] == 200
         assert all(closed(each) for each in idle[:80])
         eventually(lambda: open_files() <= before + 100 + 25)
-        assert guarded.call(PULL)[0] == 200
+        assert guarded.call(ALIVE)[0] == 200
 
 
 def test_who_does_not_say_in_time_who_it_is_is_let_go(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,9 +352,10 @@ def test_who_does_not_say_in_time_who_it_is_is_let_go(guarded: Guarded, monkeypa
         assert closed(silent)
     with socket.create_connection(("127.0.0.1", guarded.port)) as plain:
         secure = trust.wrap_socket(plain, server_hostname="127.0.0.1")
-        secure.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\n")
+        secure.sendall(b"POST /personae/next HTTP/1.1\r\nhost: x\r\n")
         assert closed(secure)
         secure.close()
+    guarded.ask()
     half = half_a_call(guarded)  # who said it has all the time that calls have
     time.sleep(1)
     half.send(bytes(3000))
@@ -325,6 +365,7 @@ def test_who_does_not_say_in_time_who_it_is_is_let_go(guarded: Guarded, monkeypa
 
 def test_one_client_cannot_have_all_connections(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "OF_ONE", 3)
+    guarded.ask()
     halves = []
     for _ in range(4):
         halves.append(half_a_call(guarded, size=10 + len(halves)))
@@ -333,14 +374,15 @@ def test_one_client_cannot_have_all_connections(guarded: Guarded, monkeypatch: p
     assert closed(halves[0].sock)
     halves[3].send(bytes(13))
     assert halves[3].getresponse().status == 200
-    assert guarded.call(PULL, headers=guarded.headers("bob"))[0] == 200
+    assert guarded.call(ALIVE, headers=guarded.headers("bob"))[0] == 200
     for half in halves:
         half.close()
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     make_certificates(tmp_path, [], ["ann"])
-    with ThreadingHTTPServer(("127.0.0.1", 0), SuperLink) as other:
-        gate = Gate("127.0.0.1", other.server_port, tmp_path / "server", enrolled(tmp_path / "server"), 1)
-        with pytest.raises(ConfigError, match=f":{other.server_port}: nothing can listen there"), gate:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        port, certs = other.server_port, tmp_path / "server"
+        gate = Gate("127.0.0.1", port, certs, enrolled(certs), 1, tmp_path)
+        with pytest.raises(ConfigError, match=f":{port}: nothing can listen there"), gate:
             raise AssertionError

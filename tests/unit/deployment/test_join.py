@@ -42,7 +42,7 @@ def test_what_stops_one_client_is_told_and_does_not_stop_the_others(
     heard: list[str] = []
     stopped, ann_works = threading.Event(), threading.Event()
 
-    def join(server: str, member: Member, certs: Path, nodes: Any) -> None:
+    def join(server: str, member: Member, certs: Path, connections: Any) -> None:
         if certs.name == "bob":
             raise DataError("bob's faces are broken")
         ann_works.set()

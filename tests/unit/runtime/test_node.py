@@ -1,10 +1,11 @@
-"""A client's place at a SuperLink: what comes, what goes, and what happens where one of the two is gone."""
+"""The gate's place at a SuperLink: what comes, what goes, and what happens where the SuperLink is gone."""
 
 # ruff: noqa: N802 - Flower's own names
 
-import json
 import ssl
-from pathlib import Path
+import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,45 +17,45 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fake import as_a_server  # noqa: F401 - the fixture
+from personae.runtime import flower
 from personae.runtime import node as nodes
-from personae.runtime.flower import asking, in_array
-from personae.runtime.node import STILL_CONNECTED, Disconnected, Node
+from personae.runtime.flower import unwrapped, wrapped
+from personae.runtime.node import Node
+from personae.runtime.post import Answered, Asked, Return, Turn
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 class SuperLink:
-    """Stands for Flower's client and all that is behind it; `trouble` are answers before the right one."""
+    """Stands for Flower's client and all that is behind it."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self) -> None:
         self.waiting: list[Message] = []
         self.contents: dict[str, bytes] = {}
-        self.got: dict[str, bytes] = {}  # the last answer, by the numbers of its pieces
-        self.announced: list[Any] = []
+        self.got: dict[str, bytes] = {}  # the last reply, by the numbers of its pieces
+        self.root = ""
+        self.replies_to: list[str] = []
         self.calls: list[str] = []
-        self.trouble: list[int] = []
-        self.confirmed: list[str] = []
+        self.gone = False
 
-    def ask(self, told: bytes, head: bytes, body: bytes) -> Message:
-        message = Message(asking(told, head, in_array(body)), 7, "query", ttl=60)
+    def ask(self, turn: Turn) -> str:
+        message = Message(wrapped(turn.packed()), 7, "query", ttl=60)
         message.metadata.__dict__["_message_id"] = message.object_id
         self.contents |= {each: thing.deflate() for each, thing in get_all_nested_objects(message).items()}
         self.waiting.append(message)
-        return message
+        return str(message.object_id)
 
-    def answer(self) -> bytes:
-        """What came last, without the heads of its pieces."""
-        (chunk,) = [content for content in self.got.values() if content.startswith(b"ArrayChunk ")]
-        return chunk.split(b"\0", 1)[1]
+    def returned(self) -> Return:
+        message: Any = inflate_object_from_contents(self.root, self.got)
+        return Return.parse(unwrapped(message.content))
 
     def _call(self, name: str) -> None:
+        if self.gone:
+            raise httpx.ConnectError("gone")
         self.calls.append(name)
-        if self.trouble:
-            request = httpx.Request("POST", f"https://here/v1/fleet/{name}")
-            response = httpx.Response(self.trouble.pop(0), text="no", request=request)
-            raise httpx.HTTPStatusError("no", request=request, response=response)
 
     def ActivateNode(self, request: Any) -> Any:
         self._call("activate-node")
@@ -78,12 +79,12 @@ class SuperLink:
         )
 
     def ConfirmMessageReceived(self, request: Any) -> None:
-        self.confirmed.append(request.message_object_id)
+        self._call("confirm")
 
     def PushMessages(self, request: Any) -> Any:
         self._call("push-messages")
-        self.announced.append(request.messages_list[0].metadata.reply_to_message_id)
-        self.got = {}
+        self.replies_to.append(request.messages_list[0].metadata.reply_to_message_id)
+        self.got, self.root = {}, request.message_object_trees[0].object_id
         return SimpleNamespace(objects_to_push=_all(request.message_object_trees[0]), session_id="s")
 
     def PushObject(self, request: Any) -> Any:
@@ -99,73 +100,63 @@ def _all(tree: Any) -> list[str]:
     return [tree.object_id, *(each for child in tree.children for each in _all(child))]
 
 
+class Bells:
+    def __init__(self) -> None:
+        self.asked, self.answered = threading.Event(), threading.Event()
+
+    def ring(self) -> None:
+        self.answered.set()
+
+    def rung(self) -> bool:
+        rung = self.asked.is_set()
+        self.asked.clear()
+        return rung
+
+
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> SuperLink:
     made = SuperLink()
     monkeypatch.setattr(nodes, "FleetHttpClient", lambda *_, **__: made)
-    monkeypatch.setattr(nodes, "POLL", 0.0)
+    monkeypatch.setattr(nodes, "POLL", 3600.0)
     monkeypatch.setattr(nodes, "BEAT", 3600.0)
-    monkeypatch.setattr(nodes, "_PAUSE", 0.01)
     return made
 
 
-def node_in(folder: Path) -> Node:
-    return Node("here:1", ssl.create_default_context(), KEY, folder / "node.json", b"unfinished")
+def node_of(bells: Bells, answering: Callable[[Turn], Return]) -> Node:
+    return Node("here:1", ssl.create_default_context(), KEY, bells, answering)
 
 
-def test_a_request_comes_with_what_is_told_and_its_answer_goes(link: SuperLink, tmp_path: Path) -> None:
-    node = node_in(tmp_path).enter()
-    assert node.receive() is None
-    sent = link.ask(b"the job", b"head,", b"body")
-    asked = node.receive()
-    assert asked is not None
-    assert (asked.told, asked.frame) == (b"the job", b"head,body")
-    assert link.confirmed == [sent.object_id]
-    node.answer(asked, b"what was asked for")
-    assert (link.announced, link.answer()) == ([sent.object_id], b"what was asked for")
-    node.leave()
+@pytest.mark.parametrize("small", [1 << 24, 100])
+def test_a_turn_comes_when_the_bell_rings_and_its_return_goes(
+    link: SuperLink, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In few calls: Flower has an object for the message, for its content, and for the record in it."""
+    monkeypatch.setattr(flower, "SMALL", small)
+    bells, taken = Bells(), list[Turn]()
+
+    def answering(turn: Turn) -> Return:
+        taken.append(turn)
+        return Return(["ann"], [Answered("1", bytes(range(250)))])
+
+    with node_of(bells, answering):
+        number = link.ask(Turn(b"the job", [Asked("1", "ann", b"head", 0)], [b"model" * 50]))
+        bells.asked.set()
+        assert bells.answered.wait(30)
+    assert (taken[0].told, bytes(taken[0].bodies[0])) == (b"the job", b"model" * 50)
+    assert link.replies_to == [number]
+    assert bytes(link.returned().answered[0].content) == bytes(range(250))
+    if small > 1000:
+        assert len(link.calls) == 1 + (1 + 3 + 1) + (1 + 3) + 2
     assert link.calls[-2:] == ["deactivate-node 7", "close"]
-    node.leave()  # once is enough
-    assert link.calls.count("close") == 1
 
 
-def test_who_was_killed_takes_its_place_again_and_tells_that_nobody_need_wait(link: SuperLink, tmp_path: Path) -> None:
-    killed = node_in(tmp_path).enter()
-    sent = link.ask(b"", b"head", b"body")
-    assert killed.receive() is not None
-    link.calls.clear()
-    again = node_in(tmp_path).enter()
-    assert link.calls[:2] == ["deactivate-node 7", "activate-node"]
-    assert (link.announced, link.answer()) == ([sent.object_id], b"unfinished")
-    link.announced.clear()
-    again.leave()
-    node_in(tmp_path).enter()
-    assert link.announced == []  # told once
-    assert (tmp_path / "node.json").stat().st_mode & 0o077 == 0
-
-
-def test_who_leaves_in_the_middle_says_so(link: SuperLink, tmp_path: Path) -> None:
-    node = node_in(tmp_path).enter()
-    link.ask(b"", b"head", b"body")
-    node.receive()
-    node.leave()
-    assert link.answer() == b"unfinished"
-    assert json.loads((tmp_path / "node.json").read_bytes())["request"] == ""
-
-
-def test_a_superlink_that_is_being_started_is_waited_for_and_a_refusal_is_told(link: SuperLink, tmp_path: Path) -> None:
-    link.trouble = [503, 502, 503]
-    node = node_in(tmp_path).enter()
-    assert link.calls == ["activate-node"] * 4
-    link.trouble = [401]
-    with pytest.raises(Disconnected, match="the server answered 401: no"):
-        node.receive()
-    link.trouble = [409]
-    with pytest.raises(Disconnected, match=STILL_CONNECTED):
-        node_in(tmp_path / "elsewhere").enter()
-
-
-def test_a_note_that_cannot_be_read_is_none(link: SuperLink, tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text("{")
-    node_in(tmp_path).enter()
-    assert link.calls == ["activate-node"]
+def test_a_superlink_that_is_gone_ends_the_work(link: SuperLink) -> None:
+    bells = Bells()
+    node = node_of(bells, lambda turn: Return())
+    with node:
+        link.gone = True
+        bells.asked.set()
+        end = time.monotonic() + 30
+        while any(thread.is_alive() for thread in node._threads):
+            assert time.monotonic() < end
+            time.sleep(0.01)
