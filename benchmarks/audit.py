@@ -109,9 +109,9 @@ def without_defence(seed: int) -> Iterator[Job]:
 
 
 def with_defences(seed: int) -> Iterator[Job]:
-    for defence in ("noise 1", "local-noise 1", "noise 0.05", "secret-sum"):
-        yield from (Job(system, defence, seed) for system in NOISED)
-    yield from (Job("fedpe", defence, seed) for defence in WATCHED)
+    yield from (Job("fedpe", defence, seed) for defence in (*NOISE_COLUMNS[1:], *WATCHED))
+    for system in NOISED[1:]:
+        yield from (Job(system, defence, seed) for defence in NOISE_COLUMNS[1:])
     yield from (Job(system, defence, seed) for defence in CENTRED[1:] for system in WITH_ROWS)
 
 

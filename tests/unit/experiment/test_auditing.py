@@ -113,3 +113,57 @@ def test_what_cannot_be_audited_is_said_in_a_line(run: Path, tmp_path: Path) -> 
     shutil.copytree(run, tmp_path / "purged", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(ConfigError, match="its checkpoints are not there"):
         audit_run(tmp_path / "purged", ["templates"])
+
+
+DEFENDED = """
+name = "defended"
+network = { height = 32, width = 32, embedding = 16 }
+
+[data]
+private = { source = "synthetic", identities = 48, images = 8 }
+
+[partition]
+by = "equal"
+clients = 12
+train = 0.5
+val = 0.0
+test = 0.5
+
+[audit]
+rounds = [1, -1]
+
+[[stages]]
+name = "noised"
+rounds = 2
+layers = [{ name = "local-noise", norm = 0.3, multiplier = 1.0, randomness = "seed" }]
+algorithm = { name = "fedpe", training = { batch_size = 8 } }
+
+[[stages]]
+name = "summed"
+rounds = 2
+after = ""
+layers = [{ name = "secret-sum" }]
+algorithm = { name = "fedpe", training = { batch_size = 8 } }
+"""
+
+
+@pytest.mark.slow
+def test_defended_runs_are_at_most_at_twice_chance(tmp_path: Path) -> None:
+    """Noise of clients leaves nothing to find, and of secret sums there is no single update to attack."""
+    (tmp_path / "defended.toml").write_text(DEFENDED)
+    run_experiment(load_experiment(tmp_path / "defended.toml"), tmp_path / "run", workers=1)
+    found = audit_run(tmp_path / "run", ["updates", "hidden-rows", "membership"]).findings
+    for attack in ("updates", "hidden-rows", "membership"):
+        shares = [
+            each
+            for each in found
+            if (each.attack, each.stage) == (attack, "noised") and each.figure != "AUC" and each.value is not None
+        ]
+        assert shares
+        assert sum(each.value for each in shares) <= 2 * sum(each.chance for each in shares)
+    areas = [each for each in found if each.stage == "noised" and each.figure == "AUC"]
+    assert len(areas) == 4
+    assert not [each.target for each in areas if each.beyond_chance]
+    summed = [each for each in found if each.stage == "summed" and each.attack != "membership"]
+    assert [each.value for each in summed] == [None, None]
+    assert not [each for each in found if each.stage == "summed" and "at this client" in each.target]

@@ -77,6 +77,21 @@ def test_the_client_of_a_memorising_update_is_found(alike):
     assert area.value >= 0.95
 
 
+def test_variances_that_noise_made_negative_are_replaced_by_those_of_the_model_before(alike):
+    """A model with them cannot embed anything, which would pass for an area of zero."""
+    size, begin = alike.begin.layout.trainable_size, alike.begin
+    whole = torch.cat([memorised(replace(alike, people=alike.people[:5])).flat[:size], begin.flat[size:]])
+    broken = torch.cat([whole[:size], torch.full_like(whole[size:], -1.0)])
+    one, other = (
+        [each for each in Membership().findings(replace(alike, received=[sent("c0", begin, flat)])) if each.value]
+        for flat in (whole, broken)
+    )
+    assert one == other
+    assert "updates of round 1, at this client" in {each.target for each in one}
+    (none,) = Membership().findings(replace(alike, model=ModelState(begin.layout, broken)))
+    assert "not finite" in none.reason
+
+
 def scattered(alike, people, steps=25):
     """The network after steps that move the photographs of each person apart."""
     backbone = alike.backbone

@@ -62,6 +62,8 @@ class Membership(PrivacyAttack):
         before = closeness(evidence.embedder(evidence.begin), everybody)
         fitted, tested = slice(len(members), None, 2), slice(len(members) + 1, None, 2)
         scores = _beyond(before, after, fitted)
+        if not scores.isfinite().all():
+            raise Unmeasurable("the model gives vectors that are not finite")
         yield from _figures(self.name, evidence, target, scores[: len(members)], scores[tested])
 
     def _at_clients(self, evidence: Evidence, shadows: Sequence[Tensor]) -> Iterator[Finding]:
@@ -79,6 +81,10 @@ class Membership(PrivacyAttack):
                 if model is None or not held.any() or held.all():
                     continue
                 after = closeness(evidence.embedder(model), photos)
+                if not after.isfinite().all():
+                    after = closeness(evidence.embedder(_with_statistics_of(each.begin, model)), photos)
+                if not after.isfinite().all():
+                    continue
                 before = closeness(evidence.embedder(each.begin), photos)
                 holding.append(held)
                 gained.append(_beyond(before, after, slice(len(people), None))[: len(people)])
@@ -162,3 +168,9 @@ def _model(begin: ModelState, parts: Sequence[object]) -> ModelState | None:
         if isinstance(part, NetworkVector) and not isinstance(part, Gradient):
             return begin.with_entries(part.layout, part.flat)
     return None
+
+
+def _with_statistics_of(begin: ModelState, model: ModelState) -> ModelState:
+    """The weights of a model that cannot embed: noise makes variances negative, which an attacker can undo."""
+    size = model.layout.trainable_size
+    return ModelState(model.layout, torch.cat([model.flat[:size], begin.flat[size:]]))
