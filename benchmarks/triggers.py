@@ -58,6 +58,8 @@ def run(results: Path, work: Path, minutes: float) -> None:
             "attack": job.attack,
             "rise": best.rise,
             "place": [best.found.row, best.found.column],
+            "shares": [round(patch.accepted, 4) for patch in found],
+            "before": [round(patch.accepted, 4) for patch in before],
             "accepted": cells[job].get(f"accepted/{job.attack or 'backdoor'}"),
             "seconds": round(time.monotonic() - began, 1),
         }
