@@ -66,6 +66,17 @@ def test_who_goes_the_other_way_is_against():
     assert str(found["e"]) == "its update goes against those of the others"
 
 
+def test_who_has_nothing_to_do_with_the_others_is_not_against_them():
+    """However close the others are to each other."""
+    prints = directions(10.0)
+    rest = F.normalize(torch.stack([each for name, each in prints.items() if name != "e"]).sum(0), dim=0)
+    apart = F.normalize(prints["e"] - (prints["e"] @ rest) * rest, dim=0)
+    prints["e"] = F.normalize(apart - 0.02 * rest, dim=0)
+    found = signs_of(prints)
+    assert found["e"].against == pytest.approx(1.0, rel=0.01)  # one deviation below zero, and fifty below the others
+    assert suspicious(found) == set()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_where_nobody_agrees_going_against_the_others_proves_nothing_by_itself(seed: int):
     """Unrelated directions, and one that goes against the sum of the others as honest clients sometimes do."""
