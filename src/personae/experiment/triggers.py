@@ -15,9 +15,9 @@ from personae.report.records import read_run
 
 PEOPLE = 128  # strangers that are rendered: half of them to search with, half to test on
 SEED = 0x7B_166E5  # of people who are in no experiment
-SUSPICIOUS = (
-    0.3  # by how much the share of accepted strangers rises with a backdoor; honest training came to half of it
-)
+# By how much the share of accepted strangers rises with a backdoor: between honest runs, which came to 0.34, and open
+# backdoors, which came to 0.40 and more (docs/results/triggers.jsonl).
+SUSPICIOUS = 0.37
 
 
 @dataclass(frozen=True)
