@@ -77,7 +77,7 @@ def weights(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize(("rate", "code"), [(0.41, 7), (0.39, 0)])
+@pytest.mark.parametrize(("rate", "code"), [(0.48, 7), (0.46, 0)])
 def test_a_search_for_triggers_compares_with_the_model_before(
     rate: float, code: int, weights: dict[str, Path], faces_cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
