@@ -231,22 +231,15 @@ def plain_tls(certs: Path, total: int = 400_000_000) -> float:
 
 
 def measure_rounds(clients: int, megabytes: int, rounds: int) -> dict[str, Any]:
-    with lab(clients, megabytes, rounds) as here, Memory("server", "clients") as memory:
+    with lab(clients, megabytes, rounds) as here, Memory("server", "clients", "alone") as memory:
         speed = plain_tls(here.folder / "certs")
         alone = here.folder / "alone"
         words = ["run", str(here.experiment), "--out", str(alone), "--workers", "1"]
-        here.run(here.start("alone", *words), 1800)
+        cores_alone = cores_in_a_round(here, here.start("alone", *words), alone, memory)
         began = time.monotonic()
         server = here.serve("--deadline", "900")
         here.join(here.names)
-        worked: list[dict[str, int]] = []
-        while server.poll() is None:
-            if len(here.seconds()) > len(worked):
-                worked.append(memory.work)
-            time.sleep(0.05)
-        here.run(server, 0)
-        total, ticks, counted = time.monotonic() - began, os.sysconf("SC_CLK_TCK"), len(worked) - 1
-        cores = {mark: (worked[-1][mark] - worked[0][mark]) / ticks / counted for mark in worked[0]}
+        cores = cores_in_a_round(here, server, here.out, memory)
         payload = {"down": 0, "up": 0}
         for entry in here.records("ledger"):
             payload[entry["direction"]] += entry["bytes"]
@@ -261,10 +254,24 @@ def measure_rounds(clients: int, megabytes: int, rounds: int) -> dict[str, Any]:
             "transfer": sum(trained) / speed,
             "payload": payload,
             "wire": {way: sum(each[way] for each in crossed) for way in payload},
+            "turns": (here.out / "answered.bell").stat().st_size,
             "memory": memory.most,
             "seconds of cores in a round": cores,
-            "whole run": total,
+            "seconds of cores in a round, one process": cores_alone["alone"],
+            "whole run": time.monotonic() - began,
         }
+
+
+def cores_in_a_round(here: Lab, run: subprocess.Popen[bytes], out: Path, memory: Memory) -> dict[str, float]:
+    """Seconds that processes had of the machine's cores, by their marks; of the rounds but the first."""
+    worked: list[dict[str, int]] = []
+    while run.poll() is None:
+        if len(here.seconds(out)) > len(worked):
+            worked.append(memory.work)
+        time.sleep(0.05)
+    here.run(run, 0)
+    ticks, counted = os.sysconf("SC_CLK_TCK"), len(worked) - 1
+    return {mark: (worked[-1][mark] - worked[0][mark]) / ticks / counted for mark in worked[0]}
 
 
 def measure_kills(clients: int, megabytes: int, rounds: int) -> dict[str, Any]:
@@ -366,11 +373,14 @@ def table_of_rounds(cells: dict[tuple[int, int], dict[str, Any]]) -> Iterator[st
         target = 1 + 1.3 * cell["transfer"]
         met = "met" if network - alone <= target else "missed"
         surplus = sum(cell["wire"].values()) / sum(cell["payload"].values()) - 1
-        cores = sum(cell["seconds of cores in a round"].values())
+        cores = cell["seconds of cores in a round"]
+        work = (
+            f"{cell['seconds of cores in a round, one process']:.1f} / {cores['server']:.1f} + {cores['clients']:.1f} s"
+        )
         held = [f"{cell['memory'][name] / 2**20:,.0f} MiB" for name in ("server", "clients")]
         yield (
             f"| {clients} | {megabytes} MB | {alone:.2f} s | {network:.2f} s | {network - alone:.2f} s | "
-            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {cores:.1f} s | "
+            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {work} | "
             f"{100 * surplus:.1f}% | {held[0]} | {held[1]} |"
         )
 
