@@ -19,7 +19,10 @@ Leaving = Callable[[Job, str, Message], None]  # what is about to leave in a sta
 
 @dataclass
 class Workshop:
-    """What all clients of a process share. One of them works at a time, and a run's network is in memory once."""
+    """What all clients of a process share. One of them works at a time, and a run's network is in memory once.
+
+    Who only reads or writes messages and files does not need the turn: others work while a disk is waited for.
+    """
 
     turn: threading.RLock = field(default_factory=threading.RLock)
     shown: set[str] = field(default_factory=set)  # digests of plans that a person has seen here
@@ -55,16 +58,15 @@ class Desk:
                 self._at_work, self._told = _AtWork(Job.parse(told), self._open), told
 
     def answer(self, told: bytes, content: bytes) -> bytes:
-        with self._workshop.turn:
-            try:
-                self.open(told)
-                assert self._at_work is not None
-                return self._at_work.answer(content, self._notify)
-            except Exception as error:  # a desk outlives whatever one request does to it
-                trouble = self._problems.report("a request", error)
-                with suppress(Exception):  # a request that nobody understands is of no run
-                    self._leaving(Job.parse(told), frames.stage_of(content), trouble)
-                return frames.of_trouble(trouble)
+        try:
+            self.open(told)
+            assert self._at_work is not None
+            return self._at_work.answer(content, self._notify)
+        except Exception as error:  # a desk outlives whatever one request does to it
+            trouble = self._problems.report("a request", error)
+            with suppress(Exception):  # a request that nobody understands is of no run
+                self._leaving(Job.parse(told), frames.stage_of(content), trouble)
+            return frames.of_trouble(trouble)
 
 
 class _AtWork:

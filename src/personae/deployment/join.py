@@ -98,7 +98,7 @@ class Member:
         own.write()
         federation = replace(own.federation(faces, self._public(experiment)), recipe=recipe)
         backbone = self.workshop.backbone(job.run, federation, self.execution.device)
-        return OwnHost(own, federation, backbone, problems=self.problems)
+        return OwnHost(own, federation, backbone, self.workshop.turn, problems=self.problems)
 
     def shared_secret(self) -> str | None:
         """The secret that the clients share; nobody else on this machine may be able to read it."""

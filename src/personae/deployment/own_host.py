@@ -1,5 +1,7 @@
 """A client that keeps, in its own home, what it needs to use its models without the server."""
 
+import threading
+
 from personae.core.backbone import Backbone
 from personae.core.message import ClientEvaluation, Message
 from personae.experiment.home import OwnRun
@@ -14,17 +16,24 @@ class OwnHost(ClientHost):
     """Writes down what came before it works on it, and what leaves before it does."""
 
     def __init__(
-        self, own: OwnRun, federation: Federation, backbone: Backbone, *, problems: ProblemLog | None = None
+        self,
+        own: OwnRun,
+        federation: Federation,
+        backbone: Backbone,
+        turn: threading.RLock,
+        *,
+        problems: ProblemLog | None = None,
     ) -> None:
         super().__init__(federation, backbone=backbone, problems=problems)
-        self._own = own
+        self._own, self._turn = own, turn
 
     def handle(self, request: Request) -> Answer:
         self._own.receive(request)
-        try:
-            return super().handle(request)
-        finally:
-            self._evaluated = None  # the next model is another one, and many clients may share this memory
+        with self._turn:
+            try:
+                return super().handle(request)
+            finally:
+                self._evaluated = None  # the next model is another one, and many clients may share this memory
 
     def leaving(self, request: Request, message: Message, coding: Coding) -> None:
         self._own.records.sent(request.stage, coding.bytes(message, request.down))

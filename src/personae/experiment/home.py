@@ -41,14 +41,15 @@ class Records:
     folder: Path
 
     def evaluated(self, stage: str, round_: int, figures: Mapping[str, float]) -> None:
-        self._record("figures", stage, str(round_), dict(figures))
+        self._record("figures", stage, {str(round_): dict(figures)})
 
     def sent(self, stage: str, payloads: Mapping[str, int]) -> None:
         """An answer with so many bytes of each kind of payload is about to leave."""
-        known = self._all().get("sent", {}).get(stage, {})
+        known, entries = self._all().get("sent", {}).get(stage, {}), {}
         for payload, size in payloads.items():
             before = known.get(payload, {"messages": 0, "bytes": 0})
-            self._record("sent", stage, payload, {"messages": before["messages"] + 1, "bytes": before["bytes"] + size})
+            entries[payload] = {"messages": before["messages"] + 1, "bytes": before["bytes"] + size}
+        self._record("sent", stage, entries)
 
     def figures(self, stage: str, round_: int) -> dict[str, float]:
         """Of the model after this round on this client's own test faces; empty if it was not asked then."""
@@ -74,20 +75,20 @@ class Records:
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
 
-    def _record(self, book: str, stage: str, entry: str, value: Any) -> None:
-        """Set an entry, or with None take it out."""
-        records = self._all()
-        page = records.setdefault(book, {}).setdefault(stage, {})
-        if value is None and entry not in page:
-            return
-        page[entry] = value
-        if value is None:
-            del page[entry]
-        write_text(self.folder / RECORDS, json.dumps(records, indent=1) + "\n")
-
     def forget(self, stage: str, round_: int) -> None:
         """Take the figures of a round back."""
-        self._record("figures", stage, str(round_), None)
+        if self.figures(stage, round_):
+            records = self._all()
+            del records["figures"][stage][str(round_)]
+            self._write(records)
+
+    def _record(self, book: str, stage: str, entries: Mapping[str, Any]) -> None:
+        records = self._all()
+        records.setdefault(book, {}).setdefault(stage, {}).update(entries)
+        self._write(records)
+
+    def _write(self, records: dict[str, Any]) -> None:
+        write_text(self.folder / RECORDS, json.dumps(records, indent=1) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
