@@ -46,7 +46,7 @@ from personae.experiment.run import conduct
 FAR = 1e-3
 ROUNDS = 3
 CLIENTS = {1: (6, 12), 5: (3, 12), 20: (2, 7)}  # by people of a client: how many clients, and images of each person
-HELD_OUT, PUBLIC = (120, 5), (20, 4)  # people, and images of each
+HELD_OUT, PUBLIC = (300, 4), (20, 4)  # people, and images of each
 OWN = "1:1 tar@1e-02"  # a client's people among everybody's test images
 LEFT_OUT = {"cluster", "dan", "dann"}  # the first trains nothing, the others adapt between domains in one place
 FEWER_STEPS = {"hf_maml": "meta", "hf_maml_global": "meta", "unsupervised": "training"}  # their 50 and 100 take hours
