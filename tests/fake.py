@@ -119,6 +119,7 @@ class Recording(FakeGrid):
 
 @pytest.fixture(autouse=True)
 def as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("personae.deployment.server.POLL", 0.02)  # no gate is there to ring a bell
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)

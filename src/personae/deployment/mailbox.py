@@ -151,9 +151,10 @@ class Mailbox:
         return self._boxes[client].session == session
 
     def leave(self, client: str) -> None:
+        """The session is over, so that no call of it that is still held is taken for a sign of life."""
         box = self._boxes[client]
         self._interrupt(box)
-        box.seen = -LIFETIME
+        box.session, box.seen = secrets.token_hex(8), -LIFETIME
 
     def hear(self, client: str) -> None:
         """A sign of life."""

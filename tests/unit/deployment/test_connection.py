@@ -70,8 +70,9 @@ def test_another_thread_can_end_a_wait(guarded: Guarded) -> None:
     thread.start()
     time.sleep(0.2)
     ann.leave()
-    thread.join(30)
+    thread.join(10)
     assert ended
+    assert guarded.turn("ann") == {"for-ann": "it is not connected"}  # a call that was held is no sign of life
 
 
 def test_signs_of_life_keep_a_place(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
