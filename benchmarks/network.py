@@ -374,13 +374,12 @@ def table_of_rounds(cells: dict[tuple[int, int], dict[str, Any]]) -> Iterator[st
         met = "met" if network - alone <= target else "missed"
         surplus = sum(cell["wire"].values()) / sum(cell["payload"].values()) - 1
         cores = cell["seconds of cores in a round"]
-        work = (
-            f"{cell['seconds of cores in a round, one process']:.1f} / {cores['server']:.1f} + {cores['clients']:.1f} s"
-        )
+        alone_on_cores = cell["seconds of cores in a round, one process"]
+        work = f"{alone_on_cores:.2f} / {cores['server']:.2f} + {cores['clients']:.2f}"
         held = [f"{cell['memory'][name] / 2**20:,.0f} MiB" for name in ("server", "clients")]
         yield (
             f"| {clients} | {megabytes} MB | {alone:.2f} s | {network:.2f} s | {network - alone:.2f} s | "
-            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {work} | "
+            f"{cell['transfer']:.2f} s | {target:.2f} s: {met} | {work} s | "
             f"{100 * surplus:.1f}% | {held[0]} | {held[1]} |"
         )
 
