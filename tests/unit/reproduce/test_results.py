@@ -35,35 +35,68 @@ def test_every_claim_has_a_row_and_one_that_was_not_judged_says_so(tmp_path: Pat
     for system in SYSTEMS.values():
         for claim in system.claims:
             (row,) = (line for line in lines if line.startswith(f"| **{claim.id}** "))
-            assert "| not judged with its gates |" in row
-            assert f"`personae reproduce {system.name} --scale paper --claims {claim.id}`" in row
+            assert row.endswith("| – | not judged | – | – | – |")
+    count = sum(len(system.claims) for system in SYSTEMS.values())
+    assert f"Verdicts on {count} claims: *not judged* {count}." in lines
 
 
-def test_a_row_by_hand(tmp_path: Path):
+def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True) -> None:
+    """FF-3 as a reproduction with two seeds would have it."""
     gates = [
         {
-            "condition": "oracle > FedPE + 1",
+            "condition": "central > FedFace + 1",
             "figures": [
-                {"variants": ["oracle"], "values": [92.0, 93.0]},
+                {"variants": ["central"], "values": [92.0, 93.0]},
                 {"variants": [], "values": [1.0, 1.0]},
-                {"variants": ["fedpe"], "values": [90.0, None]},
+                {"variants": ["fedface"], "values": [90.0, None]},
             ],
-            "passed": None,
+            "passed": passed,
         }
     ]
     parts = [
-        {"claims": "a > b", "mean": 0.5, "interval": [-1.0, 2.0]},
-        {"claims": "|a − b| < 1", "mean": None, "interval": None},
+        {"claims": "a > b", "mean": 0.5, "interval": [-1.0, 2.0], "p": 0.01, "verdict": "holds"},
+        {"claims": "|a − b| < 1", "mean": None, "interval": None, "p": None, "verdict": "not measured"},
+        {"claims": "c > d", "mean": -2.0, "interval": [-3.0, -1.0], "p": 0.97, "verdict": verdict},
     ]
-    claim = {"id": "T-1", "claim": "it is so", "paper": "1 > 0", "verdict": "not measured"}
+    claim = {"id": "FF-3", "claim": "it is so", "paper": "1 > 0", "verdict": verdict}
     content = {
-        "system": "tiny",
-        "scale": "paper",
+        "system": "fedface",
+        "scale": scale,
         "seeds": [0, 1],
         "claims": [{**claim, "gates": gates, "comparisons": parts}],
     }
-    (tmp_path / "tiny.json").write_text(json.dumps(content))
-    assert page(tmp_path).splitlines()[-1] == (
-        "| **T-1** it is so | 1 > 0 | a > b<br>/a − b/ < 1 | 0.50, -1.00 to 2.00<br>– | **not measured** | "
-        "oracle > FedPE + 1: 92.50, –, not measured | `personae reproduce tiny --scale paper --claims T-1 --seeds 2` |"
-    )
+    (folder / f"{scale}.json").write_text(json.dumps(content))
+
+
+def row(folder: Path) -> list[str]:
+    (line,) = (line for line in page(folder).splitlines() if line.startswith("| **FF-3** "))
+    return line.strip("| ").split(" | ")[2:]
+
+
+def test_a_row_has_the_comparison_that_decides_and_below_are_all(tmp_path: Path):
+    judged(tmp_path, "paper", "does not hold")
+    assert row(tmp_path) == ["-2.00, -3.00 to -1.00*", "**does not hold**", "passed", "paper", "2"]
+    assert """### FF-3, paper: does not hold
+
+it is so.
+
+| comparison | difference | verdict |
+|---|---|---|
+| a > b | 0.50, -1.00 to 2.00 | holds |
+| /a − b/ < 1 | – | not measured |
+| c > d | -2.00, -3.00 to -1.00 | does not hold |
+
+| gate | figures | |
+|---|---|---|
+| central > FedFace + 1 | 92.50, – | passed |
+""" in page(tmp_path)
+
+
+def test_of_several_scales_the_row_has_the_one_that_says_most(tmp_path: Path):
+    judged(tmp_path, "small", "does not hold")
+    judged(tmp_path, "paper", "regime not reached", passed=False)
+    assert row(tmp_path)[1:] == ["**does not hold**", "passed", "small", "2"]
+    judged(tmp_path, "large", "holds", passed=None)
+    assert row(tmp_path)[1:] == ["**holds**", "not measured", "large", "2"]
+    judged(tmp_path, "paper", "within noise")
+    assert row(tmp_path)[3] == "large"
