@@ -21,10 +21,10 @@ HEAD = """# Claims of papers
 scale at which the claim was decided. If there is none, it has the one that says most. *Difference* is of the comparison
 that decides the claim: its mean over the seeds, and the 95% interval. A star marks claims with several comparisons,
 which are all [below](#all-comparisons). *Gates* says whether the situation was reached that the claim is about. To
-repeat a row, type
+repeat a row, name its system, scale, claim and number of seeds. For GC-7a:
 
 ```sh
-personae reproduce SYSTEM --scale SCALE --claims CLAIM --seeds SEEDS
+personae reproduce fedgc --scale small --claims GC-7a --seeds 5
 ```
 
 The [notebook](../notebook/experiments.md) has the other experiments. This page is made by `python -m
