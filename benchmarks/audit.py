@@ -324,7 +324,7 @@ def page(results: Path, target: Path) -> None:
     parts = {
         "summary": summary(found),
         "systems": systems(found),
-        "defences": "\n".join(defences(found, system, NOISE_COLUMNS) for system in NOISED),
+        "defences": "\n".join(defences(found, system, NOISE_COLUMNS) for system in NOISED if defended(found, system)),
         "centres": "\n".join(defences(found, system, CENTRED) for system in WITH_ROWS),
         "canaries": watched(found),
     }
@@ -369,6 +369,10 @@ def summary(found: Cells) -> str:
 def systems(found: Cells) -> str:
     columns = [(system, "none") for system in SYSTEMS]
     return _table(found, columns, list(SYSTEMS.values()))
+
+
+def defended(found: Cells, system: str) -> bool:
+    return any(job.system == system and job.defence != "none" for job in found)
 
 
 def defences(found: Cells, system: str, columns: Sequence[str]) -> str:
