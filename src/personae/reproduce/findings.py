@@ -8,7 +8,7 @@ from typing import Any
 
 from personae.reproduce.claims import Claim, Comparison, Gate
 from personae.reproduce.quantities import Outcomes, Quantity
-from personae.reproduce.statistics import Test, Verdict, together
+from personae.reproduce.statistics import LEVEL, Test, Verdict, together
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim, tested."""
+    """One comparison of a claim, tested; with half of the difference that the paper reports, if it reports any."""
 
     comparison: Comparison
     test: Test
+    half_of_paper: float | None = None
 
     @property
     def verdict(self) -> Verdict:
-        return self.comparison.verdict(self.test)
+        """What is too small to be told from nothing is decided where it is less than half of what the paper reports."""
+        found = self.comparison.verdict(self.test)
+        if found is Verdict.NOISE and self.half_of_paper is not None:
+            return Verdict.FAILS if self.test.below(self.half_of_paper) < LEVEL else found
+        return found
 
     @property
     def p(self) -> float | None:
@@ -114,6 +119,7 @@ class Finding:
                     "mean": _number(part.test.mean),
                     "deviation": _number(part.test.deviation),
                     "interval": part.test.interval,
+                    "half_of_paper": _number(part.half_of_paper),
                     "p": part.p,
                     "verdict": str(part.verdict),
                 }
@@ -144,10 +150,15 @@ def find(claim: Claim, outcomes: Mapping[int, Outcomes], known: Known | None = N
         by_seed = zip(*(item.values for item in figures(comparison.quantities)), strict=True)
         return tuple(comparison.contrast(each) if all(map(math.isfinite, each)) else math.nan for each in by_seed)
 
+    def part(comparison: Comparison) -> Part:
+        means = [item.mean for item in figures(comparison.quantities)]
+        half = comparison.half_of_paper(means) if all(map(math.isfinite, means)) else None
+        return Part(comparison, Test(contrasts(comparison)), half)
+
     return Finding(
         claim,
         figures(claim.quantities),
-        tuple(Part(comparison, Test(contrasts(comparison))) for comparison in claim.parts),
+        tuple(part(comparison) for comparison in claim.parts),
         tuple(Situation(gate, figures(gate.condition.quantities), contrasts(gate.condition)) for gate in claim.gates),
     )
 

@@ -22,7 +22,8 @@ COLOURS = {
 }
 RULE = (
     "Figures are mean ± standard deviation over the seeds. A comparison holds where a paired one-sided t-test over the "
-    f"seeds speaks for it at p < {LEVEL}, does not hold where one speaks against it, and is within noise otherwise. "
+    f"seeds speaks for it at p < {LEVEL}, does not hold where one speaks against it or against half of the difference "
+    "that the paper reports, and is within noise otherwise. "
     "A claim holds where all its comparisons do, and does not where one does not. A gate is the situation that a claim "
     "speaks of: where the mean over the seeds does not meet it, the regime is not reached, and the claim is not judged."
 )
@@ -55,10 +56,11 @@ def markdown(findings: Sequence[Finding], about: Mapping[str, Any]) -> str:
         figures = "; ".join(f"{item.quantity.label} {item.text}" for item in finding.measured)
         row = (finding.claim.id, finding.claim.sentence, finding.claim.paper, figures, f"**{finding.verdict}**")
         lines.append(_row(row))
-    lines += ["", "| id | comparison | difference | 95% interval | p | verdict |", "|---|---|---|---|---|---|"]
+    lines += ["", "| id | comparison | difference | 95% interval | p | half of the paper's | verdict |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     for finding in findings:
         for part in finding.parts:
-            told = (difference(part), interval(part), chance(part), str(part.verdict))
+            told = (difference(part), interval(part), chance(part), half_of_paper(part), str(part.verdict))
             lines.append(_row((finding.claim.id, part.comparison.text, *told)))
     if any(finding.situations for finding in findings):
         lines += ["", "| id | gate | condition | measured | passed |", "|---|---|---|---|---|"]
@@ -85,6 +87,10 @@ def interval(part: Part) -> str:
 
 def chance(part: Part) -> str:
     return "–" if part.p is None else f"{part.p:.3f}"
+
+
+def half_of_paper(part: Part) -> str:
+    return "–" if part.half_of_paper is None else f"{part.half_of_paper:.2f}"
 
 
 def draw(finding: Finding, path: Path) -> None:

@@ -119,8 +119,11 @@ def _cells(found: Judgement) -> list[str]:
 
 def _details(found: Judgement) -> str:
     lines = [f"\n### {found.claim['id']}, {found.scale}: {found.verdict}\n\n{found.claim['claim']}.\n\n"]
-    lines += ["| comparison | difference | verdict |\n|---|---|---|\n"]
-    lines += [_row(part["claims"], _difference(part), part["verdict"]) for part in found.claim["comparisons"]]
+    lines += ["| comparison | difference | half of the paper's | verdict |\n|---|---|---|---|\n"]
+    lines += [
+        _row(part["claims"], _difference(part), _half_of_paper(part), part["verdict"])
+        for part in found.claim["comparisons"]
+    ]
     if found.claim["gates"]:
         lines += ["\n| gate | figures | |\n|---|---|---|\n"]
         lines += [_gate(gate) for gate in found.claim["gates"]]
@@ -132,6 +135,10 @@ def _difference(part: Mapping[str, Any]) -> str:
         return "–"
     interval = "" if part["interval"] is None else ", {:.2f} to {:.2f}".format(*part["interval"])
     return f"{part['mean']:.2f}{interval}"
+
+
+def _half_of_paper(part: Mapping[str, Any]) -> str:
+    return "–" if part["half_of_paper"] is None else f"{part['half_of_paper']:.2f}"
 
 
 def _gate(gate: Mapping[str, Any]) -> str:

@@ -54,9 +54,23 @@ def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True) -
         }
     ]
     parts = [
-        {"claims": "a > b", "mean": 0.5, "interval": [-1.0, 2.0], "p": 0.01, "verdict": "holds"},
-        {"claims": "|a − b| < 1", "mean": None, "interval": None, "p": None, "verdict": "not measured"},
-        {"claims": "c > d", "mean": -2.0, "interval": [-3.0, -1.0], "p": 0.97, "verdict": verdict},
+        {"claims": "a > b", "mean": 0.5, "interval": [-1.0, 2.0], "half_of_paper": 1.25, "p": 0.01, "verdict": "holds"},
+        {
+            "claims": "|a − b| < 1",
+            "mean": None,
+            "interval": None,
+            "half_of_paper": None,
+            "p": None,
+            "verdict": "not measured",
+        },
+        {
+            "claims": "c > d",
+            "mean": -2.0,
+            "interval": [-3.0, -1.0],
+            "half_of_paper": None,
+            "p": 0.97,
+            "verdict": verdict,
+        },
     ]
     claim = {"id": "FF-3", "claim": "it is so", "paper": "1 > 0", "verdict": verdict}
     content = {
@@ -80,11 +94,11 @@ def test_a_row_has_the_comparison_that_decides_and_below_are_all(tmp_path: Path)
 
 it is so.
 
-| comparison | difference | verdict |
-|---|---|---|
-| a > b | 0.50, -1.00 to 2.00 | holds |
-| /a − b/ < 1 | – | not measured |
-| c > d | -2.00, -3.00 to -1.00 | does not hold |
+| comparison | difference | half of the paper's | verdict |
+|---|---|---|---|
+| a > b | 0.50, -1.00 to 2.00 | 1.25 | holds |
+| /a − b/ < 1 | – | – | not measured |
+| c > d | -2.00, -3.00 to -1.00 | – | does not hold |
 
 | gate | figures | |
 |---|---|---|
