@@ -1,7 +1,7 @@
 """What clients use after a finished run, evaluated again with other options: such as play no part in training."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layer import innermost, layered
 from personae.core.threads import torch_threads
 from personae.experiment.assembly import checkpoints_of, federation_of
+from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.reproduce.quantities import Outcome, Outcomes, Quantity
@@ -17,12 +18,13 @@ from personae.runtime.host import ClientHost
 from personae.runtime.transport import Request
 
 
-def evaluated_again(label: str, variant: str, metric: str, **options: Any) -> Quantity:
+def evaluated_again(label: str, variant: str, metric: Callable[[Experiment], str], **options: Any) -> Quantity:
     """A metric of the personal models in percent, mean over clients, had the algorithm been given these `options`."""
 
     def read(outcomes: Outcomes) -> float:
         with torch_threads(1):  # a client works with one thread
-            return 100 * statistics.fmean(_figures(outcomes[variant], metric, options))
+            outcome = outcomes[variant]
+            return 100 * statistics.fmean(_figures(outcome, metric(outcome.experiment), options))
 
     return Quantity(label, (variant,), read, needs_models=True)
 
