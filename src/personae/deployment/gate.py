@@ -171,7 +171,7 @@ class Gate:
         """A client that is gone is missed at once, and gets what it is asked when it is back."""
         name, end = self._member(request), time.monotonic() + HOLD
         while (letter := await self._mail.letter(name, ATTENTION)) is None:
-            self._member(request)
+            self._require_present(name, request)
             if await request.is_disconnected():
                 self._mail.miss(name)
                 return Response(status_code=400)  # nobody is there to get it
@@ -226,9 +226,12 @@ class Gate:
     def _member(self, request: Request) -> str:
         """The client whose call this is, if it has entered and nobody has taken its place since then."""
         name = self._caller(request)
+        self._require_present(name, request)
+        return name
+
+    def _require_present(self, name: str, request: Request) -> None:
         if not self._mail.is_present(name, request.headers.get(SESSION, "")):
             raise HTTPException(409, ANOTHER)
-        return name
 
     async def _read(self, name: str, request: Request, slip: Slip) -> None:
         """An answer; not more of it than is allowed, and not for longer than something comes."""
