@@ -179,7 +179,7 @@ def ledger(lines: Iterable[bytes], origin: object) -> Iterator[Transfer | Admiss
 
 def entries(kind: type[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:
     """The lines of a record that holds one kind alone."""
-    return _read(_adapter(kind), lines, origin)
+    return _read(_adapter(kind), lines, origin)  # type: ignore[arg-type] # a class can be hashed
 
 
 @cache  # to make one takes longer than to read a hundred lines
