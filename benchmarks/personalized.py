@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from personae.evaluation.fairness import spread
 from personae.evaluation.personalized import personal_identification, personal_pairs
+from personae.evaluation.spread import spread
 from personae.evaluation.verification import rate_name, tar_at_far, tar_name
 
 CLIENTS, PEOPLE, IMAGES, DIMENSIONS = 40, 100, 40, 512

@@ -31,12 +31,11 @@ def replacing(path: Path, *, durable: bool = True, private: bool = False) -> Ite
         temporary.replace(path)
         if durable:
             _sync(path.parent)  # a rename is durable once its folder is
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Interrupted(f"{path}: the disk is full; free some space and resume") from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

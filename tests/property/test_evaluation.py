@@ -9,8 +9,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from personae.core.exact import unit_on_grid
 from personae.evaluation.curves import sweep
-from personae.evaluation.fairness import spread
 from personae.evaluation.identification import rank_one
+from personae.evaluation.spread import spread
 from personae.evaluation.verification import Scores, across, all_pairs, operating_points, tar_at_far, ten_fold
 
 # Few different values, so that ties are the rule.

@@ -10,8 +10,7 @@ from personae.console import meter, notify
 from personae.core.acceleration import OPTIMISATIONS, Acceleration
 from personae.data.handling import Handling
 from personae.data.handling import Missed as MissedFaces
-from personae.data.readers.levels import Level
-from personae.data.readers.naming import canonical, named_layout, split_name
+from personae.data.levels import Level
 from personae.errors import ConfigError
 from personae.experiment.execution import DeviceName, Execution
 from personae.experiment.recipes import recipes
@@ -161,12 +160,16 @@ def protocols_of(
 
 def _named(item: str) -> tuple[str, Path]:
     """NAME=PATH, or a path that gives its own name."""
+    from personae.data.readers.naming import split_name
+
     name, path = split_name(item)
     return name or path.stem, path
 
 
 def layout_at(item: str) -> tuple[Path, str | None]:
     """NAME=PATH, where the name may be that of a benchmark whose layout is meant."""
+    from personae.data.readers.naming import canonical, named_layout, split_name
+
     name, path = split_name(item)
     if name:
         from personae.experiment.benchmarks import BENCHMARKS

@@ -8,6 +8,7 @@ version, is an error that names it.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -169,16 +170,21 @@ EntryT = TypeVar("EntryT", bound=Entry)
 def events(lines: Iterable[bytes], origin: object) -> Iterator[Event]:
     """The events of a `metrics.jsonl`; `origin` is what a complaint calls it."""
     kinds = TrainingRound | GlobalEvaluation | PersonalEvaluation | Suspicion | RoundWarning | PrivacySpent
-    return _read(TypeAdapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
+    return _read(_adapter(Annotated[kinds, Field(discriminator="event")]), lines, origin)
 
 
 def ledger(lines: Iterable[bytes], origin: object) -> Iterator[Transfer | Admission]:
-    return _read(TypeAdapter(Transfer | Admission), lines, origin)
+    return _read(_adapter(Transfer | Admission), lines, origin)
 
 
 def entries(kind: type[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:
     """The lines of a record that holds one kind alone."""
-    return _read(TypeAdapter(kind), lines, origin)
+    return _read(_adapter(kind), lines, origin)  # type: ignore[arg-type] # a class can be hashed
+
+
+@cache  # to make one takes longer than to read a hundred lines
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _read(adapter: TypeAdapter[EntryT], lines: Iterable[bytes], origin: object) -> Iterator[EntryT]:

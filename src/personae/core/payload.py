@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeGuard
 import torch
 from torch import Tensor
 
+from personae.core.description import Description
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.problem import Problem
@@ -46,16 +47,6 @@ class Expectation:
     figures: tuple[str, ...] = ("*",)  # declared names of figures, or patterns such as `clusters/*`
     max_samples: int = 100_000_000
     model: "ModelState | None" = None  # what clients of a round were sent and trained, without noise
-
-
-@dataclass(frozen=True)
-class Description:
-    """A kind of payload in words, for those who decide whether to let it leave."""
-
-    meaning: str
-    short: str
-    is_template: bool
-    is_figure: bool
 
 
 class Payload(ABC):

@@ -20,11 +20,11 @@ from personae.data import detection
 from personae.data.align import Points, similarity, template, warp
 from personae.data.handling import MIN_SCORE
 from personae.data.images import NO_FACE, ImageError, NoFaceError, decode_whole
+from personae.data.levels import Level
 from personae.data.packs import is_pack
 from personae.data.pixels import Pixels
 from personae.data.readers import read_listing
 from personae.data.readers.archives import IMAGES, LABELS
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Fetch, Listing, lines_of, path_inside
 from personae.errors import ConfigError, DataError
 from personae.files import sweep, write_bytes, write_text

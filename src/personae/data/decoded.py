@@ -9,11 +9,11 @@ import numpy as np
 from personae.data.decoding import UNREADABLE, Decoding
 from personae.data.faces import UNLABELLED, FaceSet
 from personae.data.handling import Crop, Missed
+from personae.data.levels import Level
 from personae.data.packs import Table, is_pack, open_pack, write_pack
 from personae.data.pairsets import lfw_pairs
 from personae.data.pixels import Append, Filled, Recipe, cached_pixels, default_cache
 from personae.data.readers import read_listing
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing, in_natural_order, text_column
 from personae.data.unlabelled import without_labels
 from personae.errors import ConfigError, DataError

@@ -2,7 +2,7 @@
 
 from typing import Literal, TypedDict
 
-from personae.data.readers.levels import Level
+from personae.data.levels import Level
 
 Crop = Literal["haar", "align"]
 Missed = Literal["skip", "crop"]

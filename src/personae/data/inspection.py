@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from personae.data.advice import Advice, to_cluster, to_evaluate, to_train
 from personae.data.duplicates import COMPARED, identical, nearly_identical
 from personae.data.images import Header
+from personae.data.levels import Level
 from personae.data.looking import Seen, listed, look_into, packed
 from personae.data.packs import is_pack
 from personae.data.readers import recognise
 from personae.data.readers.folders import has_images_alone
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing
 from personae.data.readers.naming import benchmarks_at
 from personae.progress import Progress, silent
-
-SHOWN = 10  # of a long list of examples
 
 _ODD_SIZE, _ODD_SHAPE = 4, 3  # so many times smaller or larger than the others; so many times longer than wide
 _QUANTILES = {"least": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95, "most": 1.0}

@@ -15,8 +15,8 @@ from personae.experiment.config import Experiment
 from personae.experiment.home import now
 from personae.files import write_bytes
 from personae.privacy.accountant import Accountant
-from personae.privacy.accountant import in_words as spent_in_words
 from personae.privacy.disclosure import descriptions, leaves, warning
+from personae.privacy.spent import in_words as spent_in_words
 from personae.progress import Notify, unheard
 from personae.words import counted
 

@@ -47,7 +47,6 @@ STALL = 30.0  # seconds without a byte of a call that has begun
 SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
 HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
-ATTENTION = 0.5  # seconds between two looks whether a client that is kept waiting is still there
 IDLE = 30  # seconds for which a connection may be silent between two calls
 PART = 1 << 18  # bytes of a request that are read at a time
 
@@ -125,6 +124,8 @@ class Gate:
 
     def __exit__(self, *exception: object) -> None:
         self._over = True
+        with suppress(RuntimeError):  # it is over already
+            self._loop.call_soon_threadsafe(self._mail.wake, *self.traffic)
         self._server.should_exit = True
         self._thread.join()
 
@@ -170,15 +171,21 @@ class Gate:
     async def _next(self, request: Request) -> Response:
         """A client that is gone is missed at once, and gets what it is asked when it is back."""
         name, end = self._member(request), time.monotonic() + HOLD
-        while (letter := await self._mail.letter(name, ATTENTION)) is None:
-            self._member(request)
-            if await request.is_disconnected():
-                self._mail.miss(name)
-                return Response(status_code=400)  # nobody is there to get it
-            if self._over:
-                raise HTTPException(503)
-            if time.monotonic() > end:
-                return Response(status_code=204)
+        await request.body()
+        gone = asyncio.ensure_future(request.receive())  # after a call without content, nothing comes but its end
+        gone.add_done_callback(lambda _: self._mail.wake(name))
+        try:
+            while (letter := await self._mail.letter(name, max(0.0, end - time.monotonic()))) is None:
+                self._require_present(name, request)
+                if gone.done():
+                    self._mail.miss(name)
+                    return Response(status_code=400)  # nobody is there to get it
+                if self._over:
+                    raise HTTPException(503)
+                if time.monotonic() >= end:
+                    return Response(status_code=204)
+        finally:
+            gone.cancel()
         return StreamingResponse(self._sent(name, letter), headers={"content-length": str(letter.size)})
 
     async def _sent(self, name: str, letter: Letter) -> AsyncIterator[bytes]:
@@ -226,9 +233,12 @@ class Gate:
     def _member(self, request: Request) -> str:
         """The client whose call this is, if it has entered and nobody has taken its place since then."""
         name = self._caller(request)
+        self._require_present(name, request)
+        return name
+
+    def _require_present(self, name: str, request: Request) -> None:
         if not self._mail.is_present(name, request.headers.get(SESSION, "")):
             raise HTTPException(409, ANOTHER)
-        return name
 
     async def _read(self, name: str, request: Request, slip: Slip) -> None:
         """An answer; not more of it than is allowed, and not for longer than something comes."""

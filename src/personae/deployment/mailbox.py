@@ -144,6 +144,7 @@ class Mailbox:
         box = self._boxes[client]
         self._interrupt(box)
         box.session, box.seen = secrets.token_hex(8), time.monotonic()
+        self.wake(client)
         return box.session
 
     def is_present(self, client: str, session: str) -> bool:
@@ -155,6 +156,12 @@ class Mailbox:
         box = self._boxes[client]
         self._interrupt(box)
         box.session, box.seen = secrets.token_hex(8), -LIFETIME
+        self.wake(client)
+
+    def wake(self, *clients: str) -> None:
+        """Let calls of theirs that wait for a request look around."""
+        for client in clients:
+            self._boxes[client].rung.set()
 
     def hear(self, client: str) -> None:
         """A sign of life."""
@@ -165,7 +172,7 @@ class Mailbox:
         self._boxes[client].seen = -LIFETIME
 
     async def letter(self, client: str, patience: float) -> Letter | None:
-        """What it is asked, as soon as there is something; the same again until it was answered."""
+        """What it is asked, as soon as there is something; the same again until it was answered. None if woken."""
         box = self._boxes[client]
         self.hear(client)
         if box.letter is None:

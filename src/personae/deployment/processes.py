@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from personae.errors import ConfigError
+from personae.runtime.memory import GIVING_BACK
 
 # Nothing is reported, looked up or installed by anybody but us.
 QUIET = {
@@ -26,9 +27,16 @@ GRACE = 10.0  # seconds that a child has to end by itself
 
 
 def environment(home: Path) -> dict[str, str]:
-    """For a child of Flower's: its files in `home`, its programs first, no calls home."""
+    """For a child of Flower's: its files in `home`, its programs first, no calls home, and no memory kept."""
     path = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return {**os.environ, **QUIET, **POLL, "FLWR_HOME": str(home.absolute()), "PATH": os.pathsep.join(path)}
+    return {
+        **GIVING_BACK,
+        **os.environ,
+        **QUIET,
+        **POLL,
+        "FLWR_HOME": str(home.absolute()),
+        "PATH": os.pathsep.join(path),
+    }
 
 
 def program(name: str) -> str:

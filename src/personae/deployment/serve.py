@@ -37,6 +37,7 @@ from personae.progress import unheard
 from personae.report.watching import Standing, place, time_left
 from personae.runtime.enrolment import enrol
 from personae.runtime.excluded import Exclusions, require_clients
+from personae.runtime.memory import give_back_freed_memory
 
 POST = "post"  # in a run's folder: requests and answers that wait for somebody, in files without a name
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
@@ -112,6 +113,7 @@ def serve(
     program("flower-superlink")
     require_secret(needed(certs, "ca.crt", "server.crt", "server.key")[2])
     keys, conditions = enrolled(certs), conditions or Conditions()
+    give_back_freed_memory()
     with _alone(out):
         if not resume and Plan.is_in(out) and not has_begun(out):
             notify(f"{out}: the run that was begun here completed no round; a new one takes its place")

@@ -20,6 +20,7 @@ from personae.experiment.rundir import RunDirectory
 from personae.files import lock, write_text
 from personae.runtime.excluded import Exclusions
 from personae.runtime.flower import Grid, GridTransport
+from personae.runtime.memory import keep_freed_memory
 from personae.tracking import trackers, tracking
 
 POLL = 5.0  # seconds between two looks for what the gate returns, where no bell rings
@@ -61,6 +62,8 @@ def conduct(grid: Grid, out: Path) -> None:
     run = RunDirectory.reopen(out, experiment.resolved())
     try:
         execution = Execution(device=conditions.device, notify=partial(_notify, out))
+        if any(not stage.algorithm.federated for stage in experiment.recipe):  # it trains here, too
+            keep_freed_memory()
         materials = Materials(experiment, execution)
         holdings = Absent(plan.clients, newcomers(experiment, plan.clients))
         federation = federation_of(experiment, holdings, out / "private")

@@ -20,11 +20,23 @@ _SIGNED = ec.ECDSA(hashes.SHA256())
 UNKNOWN = "the server does not know this client's key; its public half belongs into the server's clients/"
 
 
+class Signer:
+    """A client's key, read once."""
+
+    def __init__(self, key: Path) -> None:
+        self._private = private_key(key)
+        self._public = as_header(self._private.public_key())
+
+    def headers(self) -> dict[str, str]:
+        """Of a call that is made now."""
+        time = datetime.now(UTC).isoformat()
+        signature = base64.b64encode(self._private.sign(time.encode(), _SIGNED)).decode()
+        return {KEY: self._public, TIME: time, SIGNATURE: signature}
+
+
 def signed(key: Path) -> dict[str, str]:
-    """The headers of a call with this private key."""
-    private, time = private_key(key), datetime.now(UTC).isoformat()
-    signature = base64.b64encode(private.sign(time.encode(), _SIGNED)).decode()
-    return {KEY: as_header(private.public_key()), TIME: time, SIGNATURE: signature}
+    """The headers of a single call with this private key."""
+    return Signer(key).headers()
 
 
 @dataclass(frozen=True)

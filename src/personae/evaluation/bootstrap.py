@@ -16,18 +16,13 @@ from torch import Tensor
 from personae.core.exact import Floats, Integers
 from personae.errors import ConfigError, DataError
 from personae.evaluation.comparisons import Crossed, Identified, check_both_kinds
+from personae.evaluation.intervals import Interval, interval
 from personae.evaluation.pairs import Pairs, in_folds
 from personae.evaluation.verification import false_accepts, right_at_thresholds
 from personae.words import counted
 
 HELD = 2**25  # pairs of a kind that the resamples may look at, 400 MB with their identities
 SPARE = 1000
-
-
-@dataclass(frozen=True)
-class Interval:
-    low: float
-    high: float
 
 
 def tar_intervals(
@@ -94,14 +89,6 @@ def accuracy_interval(
         raise DataError(f"no resample of {counted(present, 'identity')} has pairs in every fold: take more identities")
     accuracies = np.take_along_axis(counts, best[:, :, None], axis=2)[:, whole, 0] / totals[:, whole]
     return interval(accuracies.mean(axis=0), level)
-
-
-def interval(rates: Sequence[float] | npt.NDArray[np.float64], level: float) -> Interval:
-    """From one quantile to another: the lowest values with at least that share at or below them."""
-    if not 0 < level < 1:
-        raise ConfigError(f"an interval at level {level}: take a level between 0 and 1")
-    tails = round((1 - level) / 2, 12), round((1 + level) / 2, 12)  # (1 - 0.95) / 2 is a hair above 0.025
-    return Interval(*np.quantile(rates, tails, method="inverted_cdf").tolist())
 
 
 def _checked(resamples: int) -> int:

@@ -1,72 +1,22 @@
 """How evenly a model serves clients or groups of people: spread, worst, gaps, and errors at one threshold for all.
 
-A client's metrics are figures that it sent; `spread` sums them up, and `spread_intervals` says how far that would move
-with other clients of the same kind. Of groups whose pairs are at hand, `group_rates` tells the errors at one threshold.
+A client's metrics are figures that it sent. `spread.py` sums them up, and `spread_intervals` says how far that would
+move with other clients of the same kind. Of groups whose pairs are at hand, `group_rates` tells the errors at one
+threshold.
 """
 
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from personae.errors import DataError
-from personae.evaluation.bootstrap import Interval, error_intervals, interval
+from personae.evaluation.bootstrap import error_intervals
 from personae.evaluation.comparisons import Identified, Scores
+from personae.evaluation.intervals import Interval, interval
+from personae.evaluation.spread import by_metric, tenth
 from personae.evaluation.verification import operating_points
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One metric over the clients (or groups) that have it; the deviation is the population's, higher is better."""
-
-    mean: float
-    deviation: float
-    worst: float
-    best: float
-    clients: int
-    worst_decile: float
-    """The mean of the worst tenth, of one client at least."""
-
-    @property
-    def gap(self) -> float:
-        """How much better the best is served than the worst."""
-        return self.best - self.worst
-
-
-def spread(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    """Each metric over the clients, or over groups of people; sums are exact, so their order does not show."""
-    return {name: _spread(values) for name, values in _by_metric(per_client).items()}
-
-
-@dataclass(frozen=True)
-class Served:
-    """How one metric is spread over clients under the global model and under the model that each of them uses."""
-
-    shared: Spread
-    personal: Spread
-    gains: dict[str, float]
-    """By client, how much higher the metric is under its own model."""
-
-
-def served(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, Served]:
-    """By metric, over the clients that have it under both models: figures called `global/...` and `personal/...`."""
-    pairs: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    for client, metrics in per_client.items():
-        for name, value in metrics.items():
-            kind, _, metric = name.partition("/")
-            if kind == "global" and f"personal/{metric}" in metrics:
-                pairs[metric][client] = value, metrics[f"personal/{metric}"]
-    return {
-        metric: Served(
-            _spread([before for before, _ in clients.values()]),
-            _spread([after for _, after in clients.values()]),
-            {client: after - before for client, (before, after) in clients.items()},
-        )
-        for metric, clients in pairs.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -88,13 +38,13 @@ def spread_intervals(
     downwards alone.
     """
     found = {}
-    for name, values in _by_metric(per_client).items():
+    for name, values in by_metric(per_client).items():
         if len(values) < 2:
             continue
         random = np.random.default_rng(seed)
         ordered = np.sort(np.array(values))
         drawn = np.sort(random.choice(ordered, size=(resamples, len(ordered))), axis=1)
-        worst = drawn[:, : _tenth(len(ordered))].mean(axis=1)
+        worst = drawn[:, : tenth(len(ordered))].mean(axis=1)
         figures = drawn.mean(axis=1), drawn.std(axis=1), worst, drawn[:, -1] - drawn[:, 0]
         found[name] = SpreadIntervals(*(interval(each, level) for each in figures))
     return found
@@ -200,27 +150,6 @@ def _errors(scores: Scores, threshold: float, level: float, resamples: int, seed
         return rates
     matches, non_matches = error_intervals(scores, threshold, level=level, resamples=resamples, seed=seed)
     return replace(rates, fmr_interval=matches, fnmr_interval=non_matches)
-
-
-def _by_metric(per_client: Mapping[str, Mapping[str, float]]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for metrics in per_client.values():
-        for name, value in metrics.items():
-            values[name].append(value)
-    return values
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    ordered = sorted(values)
-    worst = statistics.mean(ordered[: _tenth(len(ordered))])
-    return Spread(
-        statistics.mean(ordered), statistics.pstdev(ordered), ordered[0], ordered[-1], len(ordered), worst_decile=worst
-    )
-
-
-def _tenth(count: int) -> int:
-    """Rounded up."""
-    return -(-count // 10)
 
 
 def _ratio(rates: Sequence[float]) -> float:

@@ -14,12 +14,14 @@ from torch import Tensor
 from personae.core.embedder import Embedder, embed
 from personae.core.samples import Samples
 from personae.errors import DataError
-from personae.evaluation.bootstrap import Interval, accuracy_interval, interval, tar_resamples
+from personae.evaluation.bootstrap import accuracy_interval, tar_resamples
 from personae.evaluation.comparisons import Crossed, Identified, identified
 from personae.evaluation.curves import Curve, Histogram, sweep
 from personae.evaluation.distractors import among_distractors
-from personae.evaluation.fairness import group_rates, spread
+from personae.evaluation.fairness import group_rates
 from personae.evaluation.identification import rank_one
+from personae.evaluation.intervals import LEVEL, Interval, interval
+from personae.evaluation.spread import spread
 from personae.evaluation.templates import Roster, pool, template_identification, template_pairs
 from personae.evaluation.verification import (
     Comparisons,
@@ -39,7 +41,6 @@ FARS = (1e-1, 1e-2, 1e-3)
 TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 DISTRACTOR_FPRS = (1e-6,)
 RANKS = (1, 5, 10)
-LEVEL = 0.95  # of intervals
 UNEVENNESS = ("fmr_gap", "fnmr_gap", "fmr_ratio", "fnmr_ratio", "fmr_gini", "fnmr_gini")  # of the errors of groups
 
 

@@ -18,7 +18,7 @@ from personae.core import wire
 from personae.core.algorithm import ClientInfo
 from personae.core.holdings import Holdings
 from personae.core.layout import Layout
-from personae.core.stage import Stage
+from personae.core.stage import Recipe, Stage
 from personae.data.handling import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import federation_of
@@ -129,6 +129,11 @@ class OwnRun:
     def experiment(self) -> Experiment:
         return parse_experiment(self.told, str(self.folder / RUN))
 
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Made once: every request asks for its stage."""
+        return self.experiment.recipe
+
     @property
     def name(self) -> str:
         """For people: two runs may have the same."""
@@ -175,11 +180,11 @@ class OwnRun:
             raise DataError(f"{path}: this model is damaged ({error}); restore it from a copy") from error
 
     def stage(self, name: str) -> Stage:
-        return next(stage for stage in self.experiment.recipe if stage.name == name)
+        return next(stage for stage in self.recipe if stage.name == name)
 
     def last_stage(self, wanted: str | None = None) -> str:
         """The last stage of which something came, or `wanted` itself if something came of that."""
-        names = [stage.name for stage in self.experiment.recipe]
+        names = [stage.name for stage in self.recipe]
         known = [name for name in names if self._received(name).is_file()]
         if wanted is not None and wanted not in names:
             raise ConfigError(f"{self.title}: no stage is called {wanted!r}; there are {', '.join(names)}")

@@ -1,6 +1,7 @@
 """From an experiment to a finished run."""
 
 import contextlib
+import json
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -12,7 +13,8 @@ from personae.console import notify as shown_notices
 from personae.core.acceleration import Acceleration
 from personae.core.events import Event, TrainingRound, events
 from personae.data import Split
-from personae.experiment.assembly import engine_of, federation_of, initial_weights
+from personae.errors import ConfigError
+from personae.experiment.assembly import checkpoints_of, engine_of, federation_of, initial_weights
 from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, load_experiment, still_without
 from personae.experiment.evaluator import benchmarks_of
@@ -24,6 +26,7 @@ from personae.experiment.retention import write_schedule
 from personae.experiment.rundir import RunDirectory, environment
 from personae.progress import Notify, Progress, silent, unheard
 from personae.report.html import write_report
+from personae.report.records import read_events
 from personae.runtime.engine import Engine
 from personae.runtime.excluded import Exclusions
 from personae.runtime.federation import Federation
@@ -100,6 +103,7 @@ def conduct(
     execution: Execution | None = None,
     *,
     begin: Path | None = None,
+    records: bool = False,
     past: Past | None = None,
     resume: bool = False,
     listen: Callable[[Event], None] = unheard,
@@ -108,8 +112,9 @@ def conduct(
     """Run it without a report. `connect` is how its clients are reached.
 
     `begin` is a finished run of all stages but the last, under the same settings as far as they matter to these: what
-    it ended with is taken over to the bit, and only the last stage runs here. `past` is what is taken over of a run
-    that is trained again in part.
+    it ended with is taken over to the bit, and only the last stage runs here. With `records`, it is one of any of the
+    first stages under the very same settings, and what it wrote down is taken over, too: the result is that of a run
+    without a beginning. `past` is what is taken over of a run that is trained again in part.
     """
     execution = execution or Execution()
     workers, device, speed = execution.workers, execution.device, execution.acceleration
@@ -156,7 +161,13 @@ def conduct(
                     past=past,
                 )
                 if begin is not None and engine.checkpoints.latest() is None:
-                    _inherit(engine, begin, out)
+                    if records:
+                        _continue(engine, run, materials, begin)
+                        for event in read_events(begin):
+                            track(event)
+                            listen(event)
+                    else:
+                        _inherit(engine, begin, out)
                 if past is not None and engine.checkpoints.latest() is None:
                     _take_over(past, out)
                 if resume and past is None:
@@ -194,6 +205,26 @@ def _kept(engine: Engine, out: Path, forgotten: AbstractSet[str]) -> dict[tuple[
         for client in event.participants
         if client not in event.failed and client not in forgotten
     }
+
+
+def _continue(engine: Engine, run: RunDirectory, materials: Materials, begin: Path) -> None:
+    """All that a run of the first stages has left, as if it had been this run."""
+    first = first_stages(materials.experiment, begin)
+    digest = Materials(first, materials.execution).digest()
+    inherit(run.path / "private", begin / "private")
+    run.take_over(begin)
+    run.position()
+    engine.checkpoints.take_over(checkpoints_of(first, begin, digest, materials.execution.acceleration))
+
+
+def first_stages(experiment: Experiment, run: Path) -> Experiment:
+    """The experiment of a run that is the beginning of this one."""
+    config = json.loads((run / "config.json").read_text())
+    stages = experiment.stages[: len(config["stages"])]
+    found = experiment.model_copy(update={"name": config["name"], "stages": stages})
+    if json.loads(json.dumps(found.resolved())) != config:
+        raise ConfigError(f"{run}: this run is not the beginning of {experiment.name}; choose another folder")
+    return found
 
 
 def _inherit(engine: Engine, begin: Path, out: Path) -> None:

@@ -30,6 +30,8 @@ from personae.progress import Notify, unheard
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
 from personae.runtime.excluded import EXCLUDED
+from personae.runtime.problems import PROBLEMS
+from personae.runtime.recording import FOLDER as AUDIT
 from personae.runtime.store import mark_run
 from personae.version import version
 
@@ -48,7 +50,7 @@ OWN = {  # what a run puts into its folder before it has completed a round
         SCHEDULE,
         LOCK,
     ),
-    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking", "audit"),
+    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking", AUDIT),
 }
 
 
@@ -172,6 +174,16 @@ class RunDirectory:
         benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
         content = {"stage": stage.name, "round": round_, "benchmarks": benchmarks}
         _write_json(self.path / "evaluation" / f"{stage.name}.json", content)
+
+    def take_over(self, other: Path) -> None:
+        """What another run has written down, as if it had happened here."""
+        for name, file in self._records.items():
+            file.write((other / f"{name}.jsonl").read_bytes())
+        for name in ("models", "evaluation", AUDIT):
+            if (other / name).is_dir():
+                shutil.copytree(other / name, self.path / name)
+        if (problems := other / "private" / PROBLEMS).is_file():
+            shutil.copy(problems, self.path / "private")
 
     def position(self) -> dict[str, int]:
         """The lengths of the records, now safely on disk."""

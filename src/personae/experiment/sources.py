@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from personae.data.handling import Crop, Handling, Missed
-from personae.data.readers.levels import Level
+from personae.data.levels import Level
 from personae.data.readers.naming import named_layout
 from personae.data.readers.official import LAYOUTS
 from personae.data.synthetic import CAPTURES, DOMAINS, PEOPLE

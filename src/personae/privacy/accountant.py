@@ -26,16 +26,17 @@ layer the models that readers get are no plain sums, since the firewall compares
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf, isfinite, sqrt
 from typing import Any, ClassVar, Literal
 
-from personae.core.events import Event, PrivacySpent
+from personae.core.events import PrivacySpent
 from personae.core.mechanism import Certain, Draw, Independent, Mechanism, Observer, Together, Unit
 from personae.core.stage import Recipe, Stage
 from personae.errors import ConfigError, QuorumLost
+from personae.privacy.spent import in_words
 
 Method = Literal["pld", "rdp"]
 STEP = 1e-3  # of the grid of privacy losses: what rounding to it adds is counted, and is far below a percent
@@ -250,31 +251,6 @@ def _sights(stage: Stage) -> list[_Sight]:
         return []
     hidden = any(layer.hides_single_updates for layer in stage.layers)
     return [_Sight(stage, mechanism, mechanism.against, summed=hidden and mechanism.pooling is not None)]
-
-
-def spent(events: Iterable[Event]) -> list[PrivacySpent]:
-    """What a run has spent, as its records say it: the last word on each unit and observer.
-
-    An empty list stands for **none**: no layer of the run adds noise, and nothing bounds what models say of a client.
-    """
-    latest = {(event.unit, event.against): event for event in events if isinstance(event, PrivacySpent)}
-    return list(latest.values())
-
-
-def in_words(spent: PrivacySpent) -> str:
-    """One sentence for people."""
-    from_whom = {
-        "readers": "from whoever gets the models, as long as the server is trusted",
-        "server": "from the server, too",
-    }[spent.against]
-    if spent.noises:
-        from_whom += f", as long as {spent.noises} clients of every sum keep their own noise to themselves"
-    elif spent.drawn:
-        from_whom += " and nobody knows who took part"
-    sentence = f"epsilon {spent.epsilon:.3g} at delta {spent.delta:g} for each {spent.unit}, {from_whom}"
-    if spent.uncovered:
-        sentence += f"; none for {', '.join(spent.uncovered)}"
-    return sentence if spent.secret else f"{sentence}; a simulation, whose noise follows from the seed"
 
 
 def _mechanism(stage: Stage) -> Mechanism | None:

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from personae.core.algorithm import Algorithm, AnyAlgorithm
+from personae.core.description import Description
 from personae.core.layer import Layer, Layered, layers_of
 from personae.core.message import ClientEvaluation, Message, Trouble
-from personae.core.payload import Description, Expectation, Payload
+from personae.core.payload import Expectation, Payload
 from personae.core.problem import Problem
 
 PREAMBLE = """# What leaves a client

@@ -17,10 +17,10 @@ from torch import Tensor
 from personae.data.aligned import align_face
 from personae.data.faces import FaceSet
 from personae.data.images import ImageError, decode_whole
+from personae.data.levels import Level
 from personae.data.packs import is_pack, open_pack
 from personae.data.readers import read_listing
 from personae.data.readers.folders import read_heap
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing, read_file
 from personae.errors import DataError
 from personae.experiment.model import Model

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from personae.evaluation.fairness import Served
+from personae.evaluation.spread import Served
 from personae.report.content import Section, Table
 from personae.report.records import Run, read_run
 from personae.report.table import heading

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import stdtrit
 
-from personae.evaluation.bootstrap import Interval, interval
-from personae.evaluation.protocols import LEVEL
+from personae.evaluation.intervals import LEVEL, Interval, interval
 
 
 @dataclass(frozen=True)

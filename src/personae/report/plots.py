@@ -27,6 +27,8 @@ DASHES = ("-", "--", "-.", ":")
 PATTERNS = ("none", "7 4", "7 3 2 3", "2 3")
 STYLE: Any = {
     "svg.fonttype": "none",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "font.size": 11,
     "text.color": INK,
     "text.parse_math": False,
@@ -222,7 +224,6 @@ def thin(count: int, most: int = POINTS) -> np.ndarray[tuple[int], np.dtype[np.i
 
 def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasSVG(figure)
     return figure, figure.add_subplot()
 
 
@@ -236,7 +237,8 @@ def _svg(figure: Figure, name: str) -> Markup:
     with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         # The page's fonts show the text, so it does not matter what the font that measures it lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        # `savefig` would draw it twice.
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None})  # type: ignore[no-untyped-call]
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)

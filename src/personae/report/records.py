@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from personae.core.description import Description
 from personae.core.events import (
     EntryT,
     Event,
@@ -23,12 +24,11 @@ from personae.core.events import (
     events,
     ledger,
 )
-from personae.core.payload import Description, known_kinds
 from personae.errors import ConfigError, DataError
-from personae.evaluation.fairness import Served, Spread, served, spread
-from personae.privacy.accountant import spent
+from personae.evaluation.spread import Served, Spread, served, spread
 from personae.privacy.audit.finding import Audit, read_audit
 from personae.privacy.forgotten_log import ForgottenEntry, read_log
+from personae.privacy.spent import spent
 
 Metrics = Mapping[str, float]
 CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
@@ -118,9 +118,12 @@ class Run:
 
     def described(self, payload: str) -> Description:
         """A kind in words; one that nobody has described goes by its name."""
-        if payload not in self.payloads and (kind := known_kinds().get(payload)):
-            return kind.description()  # of a run of an earlier version
-        return self.payloads.get(payload, Description("", payload, is_template=False, is_figure=False))
+        if payload in self.payloads:
+            return self.payloads[payload]
+        from personae.core.payload import known_kinds  # takes seconds, and runs of this version need none
+
+        kind = known_kinds().get(payload)
+        return kind.description() if kind else Description("", payload, is_template=False, is_figure=False)
 
     @property
     def name(self) -> str:

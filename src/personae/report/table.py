@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from personae.evaluation.fairness import Spread
+from personae.evaluation.spread import Spread
 from personae.report.records import Metrics, Record, Run, read_run
 from personae.report.wording import percent
 

@@ -41,8 +41,7 @@ def training_images(job: Job) -> int:
     A meta step counts every pass over a batch. Sources of unknown size count nothing. Of public faces that clients
     choose by a threshold, a tenth counts, as it should in FedFR.
     """
-    stages = job.experiment.recipe[-1:] if job.begin else job.experiment.recipe
-    return sum(stage.rounds * _in_a_round(stage, job.experiment) for stage in stages)
+    return sum(stage.rounds * _in_a_round(stage, job.experiment) for stage in job.own)
 
 
 def _in_a_round(stage: Stage, experiment: Experiment) -> int:
@@ -75,7 +74,7 @@ def _seen(done: Sequence[Job], out: Path) -> float | None:
     seconds = 0.0
     for job in done:
         records = read_run(out / job.folder).records
-        seconds += sum(sum(record.seconds.values()) for record in records.values())
+        seconds += sum(sum(records[stage.name].seconds.values()) for stage in job.own)
     images = sum(map(training_images, done))
     return images / seconds if images and seconds else None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from personae.core.stage import Recipe
 from personae.experiment.config import Experiment
 
 
@@ -20,6 +21,14 @@ class Job:
     folder: str
     experiment: Experiment
     begin: str | None = None
+    stages: int = 0  # of its first stages, how many ran there and are taken over with all that was written down
+    followed: bool = True  # whether trackers get its figures
+
+    @property
+    def own(self) -> Recipe:
+        """The stages that run here."""
+        recipe = self.experiment.recipe
+        return recipe[self.stages :] if self.begin is None or self.stages else recipe[-1:]
 
 
 @dataclass

@@ -212,9 +212,10 @@ def _message(job: Job, out: Path, execution: Execution) -> str:
             "experiment": job.experiment.model_dump_json(exclude_unset=True),
             "out": str(out / job.folder),
             "begin": None if job.begin is None else str(out / job.begin),
+            "records": job.stages > 0,
             "device": execution.device,
             "acceleration": asdict(execution.acceleration),
-            "trackers": execution.trackers,
+            "trackers": execution.trackers if job.followed else (),
             "cache": None if execution.cache is None else str(execution.cache),
         }
     )
@@ -233,6 +234,7 @@ def _perform(order: dict[str, Any]) -> str | None:
                 cache=None if order["cache"] is None else Path(order["cache"]),
             ),
             begin=None if order["begin"] is None else Path(order["begin"]),
+            records=order["records"],
             resume=True,
         )
     except (Diverged, QuorumLost) as error:

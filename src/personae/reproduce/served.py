@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from personae.errors import DataError
-from personae.evaluation.fairness import Served
+from personae.evaluation.spread import Served
 from personae.report.table import heading
 from personae.reproduce.claims import Pictures
 from personae.reproduce.pages import save

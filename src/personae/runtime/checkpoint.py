@@ -112,6 +112,19 @@ class Checkpoints:
         _, state = self._load(folder / "finished" / f"{stage.name}.safetensors", own=False)
         self.save(stage, stage.rounds, state, {}, {})
 
+    def take_over(self, other: "Checkpoints") -> Position:
+        """All states of another run, as if its rounds had been completed here; gives where it stood."""
+        found = other.latest()
+        if found is None:
+            raise DataError(f"{other.folder}: no round was completed here; begin that run again")
+        # With the latest one this run has begun, so it comes last.
+        for path in sorted(other.folder.rglob("*.safetensors"), key=lambda path: path == other._latest):
+            other._load(path)  # whole, and of that run
+            packet, where = unsealed(path.read_bytes())
+            content = sealed(packet, where | {"experiment": self.experiment})
+            write_bytes(self.folder / path.relative_to(other.folder), content, private=True)
+        return found[0]
+
     @property
     def _latest(self) -> Path:
         return self.folder / LATEST

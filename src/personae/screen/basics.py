@@ -7,7 +7,8 @@ from typing import Any
 import typer
 
 from personae.console import output
-from personae.data.inspection import SHOWN
+
+SHOWN = 10  # of a long list of examples
 
 
 def listed(items: Sequence[str], unit: str, shown: int = SHOWN) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from personae.console import output
-from personae.data.inspection import SHOWN, Inspection
-from personae.screen.basics import listed, print_json, say, size_text
+from personae.data.inspection import Inspection
+from personae.screen.basics import SHOWN, listed, print_json, say, size_text
 from personae.words import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from personae.console import output
-from personae.privacy.accountant import in_words, spent
+from personae.privacy.spent import in_words, spent
 from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.comparison import Comparison
 from personae.report.content import Table as Content

@@ -9,8 +9,12 @@ import pytest
 import typer
 
 from facefiles import picture
+from killing import TINY
 from personae.cli import app
 from personae.commands.catalogue import Catalogue
+from personae.experiment.config import load_experiment
+from personae.experiment.execution import Execution
+from personae.experiment.run import conduct
 
 HEAVY = {"torch", "scipy", "sklearn", "matplotlib", "pyarrow", "flwr", "pandas"}
 PROBE = """
@@ -68,6 +72,15 @@ def test_faces_are_inspected_without_pytorch(tmp_path: Path):
         (tmp_path / "faces" / f"p{person}" / "a.jpg").write_bytes(picture(person, "JPEG", 112))
     code, names = imported("data", "inspect", str(tmp_path / "faces"))
     assert (code, names & HEAVY) == (0, set())
+
+
+def test_a_report_is_drawn_without_pytorch(faces_cache: Path, tmp_path: Path):
+    """What a report needs of a run is in its records, which say what the kinds of payload mean, too."""
+    experiment = load_experiment("quick", [*TINY, "stages.pretrain.rounds=1", "stages.federate.rounds=1"])
+    conduct(experiment.model_copy(update={"stages": experiment.stages[:2]}), tmp_path, Execution(cache=faces_cache))
+    code, names = imported("report", str(tmp_path))
+    assert (code, names & HEAVY) == (0, {"matplotlib", "scipy"})
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_the_catalogue_lists_what_the_modules_have():

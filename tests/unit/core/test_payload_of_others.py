@@ -105,7 +105,7 @@ def test_its_size_is_known_before_it_exists(experiment_file: Path, faces_cache: 
 
 
 def test_the_report_tells_it_even_where_its_class_is_not_there(run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("personae.report.records.known_kinds", dict)
+    monkeypatch.setattr("personae.core.payload.known_kinds", dict)
     page = RunResult(run.folder)._repr_html_()
     report = run.report.read_text()
     for needed in ("how every single person sounds", "(Voiceprints) left the clients"):

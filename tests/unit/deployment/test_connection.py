@@ -1,18 +1,19 @@
 """A client's connection to a gate: what comes, what goes, and what happens where one of the two is gone."""
 
+import asyncio
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from test_gate import Guarded, eventually, guarding
 
 from personae.deployment import connection as connections
 from personae.deployment.connection import Connection, Disconnected
 from personae.deployment.mailbox import INTERRUPTED
+from personae.runtime.post import Asked, Turn
 
 
 @pytest.fixture
@@ -83,20 +84,48 @@ def test_signs_of_life_keep_a_place(guarded: Guarded, monkeypatch: pytest.Monkey
     ann.leave()
 
 
-class Replies(httpx.BaseTransport):
+class Replies(connections._Line):
     def __init__(self, *replies: int | bytes) -> None:
         self.replies = [*replies]
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def post(self, *_: object) -> connections._Reply:
         reply = self.replies.pop(0)
-        return httpx.Response(200, content=reply) if isinstance(reply, bytes) else httpx.Response(reply, text="no")
+        return connections._Reply(200, reply) if isinstance(reply, bytes) else connections._Reply(reply, b"no")
 
 
 def test_a_server_that_is_being_started_is_waited_for_and_a_refusal_is_told(guarded: Guarded) -> None:
     ann = connect(guarded)
     for replies, words in (((503, 502, 401), "the server answered 401: no"), ((b"garbage",), "what is no request")):
-        ann._client = httpx.Client(base_url="https://here", transport=Replies(*replies))
+        ann._line = Replies(*replies)
         with pytest.raises(Disconnected, match=words):
             ann.receive()
-    ann._client = httpx.Client(base_url="https://here", transport=Replies(503, 204))
+    ann._line = Replies(503, 204)
     assert ann.receive() is None
+
+
+def test_a_connection_is_kept_between_calls_and_made_again_where_the_server_has_closed_it(guarded: Guarded) -> None:
+    ann = connect(guarded).enter()
+    first = ann._line._http.sock
+    ann.answer(connections.Asked("1", b"", b""), b"nobody waits for it")
+    assert ann._line._http.sock is first
+    for connection in [*guarded.gate._server.server_state.connections]:  # as after a long silence
+        guarded.gate._loop.call_soon_threadsafe(connection.transport.close)  # type: ignore[union-attr]
+    eventually(lambda: connections._has_ended(first))
+    began = time.monotonic()
+    guarded.turn("ann")
+    assert ann.receive() is not None
+    assert ann._line._http.sock is not first
+    assert time.monotonic() - began < connections._PAUSE + 5
+    ann.leave()
+
+
+def test_a_large_request_comes_whole(guarded: Guarded) -> None:
+    ann, body = connect(guarded).enter(), bytes(range(256)) * 20_000
+    turn = Turn(b"told", [Asked("1", "ann", b"head", 0)], [body], 60.0)
+    asyncio.run_coroutine_threadsafe(guarded.gate._mail.turn(turn), guarded.gate._loop).result(60)
+    asked = ann.receive()
+    assert asked is not None
+    assert asked.frame == b"head" + body
+    ann.answer(asked, body)
+    assert guarded.turn() == {"1": body}
+    ann.leave()

@@ -28,7 +28,7 @@ from personae.deployment.job import Job
 from personae.deployment.join import Member, _obstacle, _UnknownPlan, join
 from personae.deployment.mailbox import INTERRUPTED
 from personae.deployment.processes import free_port
-from personae.deployment.signature import SIGNATURE, TIME, signed
+from personae.deployment.signature import SIGNATURE, TIME, Enrolled, signed
 from personae.errors import ConfigError, DataError, Refused
 from personae.experiment.execution import Execution
 from personae.files import private_folder
@@ -142,7 +142,6 @@ def in_the_background(call: Callable[[], Any]) -> list[Any]:
 
 
 def test_who_asks_for_a_request_waits_until_there_is_one(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "ATTENTION", 0.05)
     guarded.call(ENTER)
     found = in_the_background(lambda: guarded.call(NEXT))
     time.sleep(0.3)
@@ -154,8 +153,7 @@ def test_who_asks_for_a_request_waits_until_there_is_one(guarded: Guarded, monke
     assert guarded.call(NEXT, headers=guarded.headers("bob")) == (204, b"")
 
 
-def test_a_client_that_waited_and_is_gone_is_missed_at_once(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "ATTENTION", 0.05)
+def test_a_client_that_waited_and_is_gone_is_missed_at_once(guarded: Guarded) -> None:
     guarded.call(ENTER)
     connection = guarded.connection()
     connection.request("POST", NEXT, b"", guarded.headers())
@@ -168,6 +166,35 @@ def test_a_client_that_waited_and_is_gone_is_missed_at_once(guarded: Guarded, mo
     assert guarded.turn("ann") == {}
     assert guarded.call(LEAVE)[0] == 200
     assert guarded.turn() == {"for-ann": INTERRUPTED}
+
+
+def test_a_call_that_is_held_ends_when_its_place_is_taken_or_the_gate_closes(tmp_path: Path) -> None:
+    with guarding(tmp_path) as guarded:
+        guarded.call(ENTER)
+        former = in_the_background(lambda: guarded.call(NEXT))
+        eventually(lambda: bool(waiting(guarded)))
+        guarded.call(ENTER)
+        eventually(lambda: bool(former))
+        assert former == [(409, gates.ANOTHER.encode())]
+        last = in_the_background(lambda: guarded.call(NEXT))
+        eventually(lambda: bool(waiting(guarded)))
+    eventually(lambda: bool(last))
+    assert last[0][0] == 503
+
+
+def waiting(guarded: Guarded) -> Any:
+    """Calls of ann's that are held."""
+    return guarded.gate._mail._boxes["ann"].rung._waiters
+
+
+def test_a_call_that_is_held_costs_its_signature_once(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    objection = Enrolled.objection
+    monkeypatch.setattr(Enrolled, "objection", lambda *a: (looked.append(a[1]), objection(*a))[1])
+    monkeypatch.setattr(gates, "HOLD", 1.5)
+    guarded.call(ENTER)
+    assert guarded.call(NEXT)[0] == 204
+    assert looked == ["ann", "ann"]
 
 
 def test_who_is_known_is_told_the_plan_and_nobody_else(guarded: Guarded, tmp_path: Path) -> None:

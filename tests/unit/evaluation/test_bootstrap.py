@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from personae.errors import ConfigError, DataError
 from personae.evaluation import bootstrap
-from personae.evaluation.bootstrap import Interval, tar_intervals
+from personae.evaluation.bootstrap import tar_intervals
+from personae.evaluation.intervals import Interval
 from personae.evaluation.verification import Scores, across, all_pairs, from_within, tar_at_far
 
 

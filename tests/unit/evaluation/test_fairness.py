@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from personae.errors import ConfigError, DataError
-from personae.evaluation.bootstrap import Interval, accuracy_interval, error_intervals, tar_intervals
+from personae.evaluation.bootstrap import accuracy_interval, error_intervals, tar_intervals
 from personae.evaluation.comparisons import Identified, Scores, all_pairs, held, identified, listed
-from personae.evaluation.fairness import Spread, gini, group_rates, spread, spread_intervals
+from personae.evaluation.fairness import gini, group_rates, spread_intervals
+from personae.evaluation.intervals import Interval
 from personae.evaluation.pairs import Pairs, sample_pairs
+from personae.evaluation.spread import Spread, spread
 from personae.evaluation.verification import operating_points, tar_at_far, ten_fold
 
 

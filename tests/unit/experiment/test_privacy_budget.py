@@ -12,7 +12,7 @@ from personae.errors import ConfigError
 from personae.experiment.config import parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.run import conduct
-from personae.privacy.accountant import spent
+from personae.privacy.spent import spent
 from personae.report.records import read_events, read_run
 
 NOISE = {"name": "noise", "norm": 0.1, "multiplier": 2.0, "randomness": "seed"}

@@ -15,7 +15,8 @@ from personae.core.mechanism import Mechanism
 from personae.layers import Centres, Noise
 from personae.layers.centres import Kept, NoisedCentres, _moved
 from personae.parts.secret_noise import gaussian
-from personae.privacy.accountant import Accountant, Budget, in_words
+from personae.privacy.accountant import Accountant, Budget
+from personae.privacy.spent import in_words
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.store import PrivateStore
 from toys import NAMES, Rehearsal, Relay, quickly, stage_of

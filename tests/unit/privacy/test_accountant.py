@@ -17,7 +17,8 @@ from personae.errors import ConfigError, QuorumLost
 from personae.layers import Clip, LocalNoise, Noise, SecretSum
 from personae.layers.people import People
 from personae.privacy import accountant
-from personae.privacy.accountant import Accountant, Budget, in_words, spent
+from personae.privacy.accountant import Accountant, Budget
+from personae.privacy.spent import in_words, spent
 from personae.selection import BySamples, FixedCount, Growing, HighestLoss, Passes, Poisson, Share
 from toys import stage_of
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fakeruns import fake_run
-from personae.evaluation.fairness import served
+from personae.evaluation.spread import served
 from personae.report.fairness import HEAD, lines_of, plain_fairness
 from personae.report.html import write_report
 from personae.report.records import read_run

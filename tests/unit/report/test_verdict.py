@@ -11,7 +11,7 @@ import scipy.stats
 from rich.console import Console
 
 from fakeruns import described, edit, fake_run, resample
-from personae.evaluation.bootstrap import Interval
+from personae.evaluation.intervals import Interval
 from personae.report.figures import legend
 from personae.report.first_screen import chart
 from personae.report.html import page

@@ -22,6 +22,7 @@ from personae.models import Network
 from personae.runtime import host
 from personae.runtime.checkpoint import Checkpoints
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
+from personae.runtime.memory import GIVING_BACK
 from toys import Rehearsal, quickly, stage_of
 
 
@@ -82,6 +83,36 @@ def test_memory_that_is_kept_is_not_cleared_again():
     pages = 10 * (40 << 20) // resource.getpagesize()
     assert faults("keep") < pages / 100
     assert faults("as it is") > pages / 100
+
+
+KEPT = """
+import resource, sys
+from pathlib import Path
+from personae.runtime.memory import give_back_freed_memory
+if sys.argv[1] == "give back" and not give_back_freed_memory():
+    sys.exit("this C library cannot be told")
+lasting = []
+for _ in range(3):
+    messages = []
+    for _ in range(20):
+        messages.append(bytearray(8 << 20))
+        lasting.append(bytearray(64 << 10))
+    messages.clear()
+print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20)
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, GIVING_BACK], ids=["by itself", "by its environment"])
+def test_memory_of_messages_is_given_back(environment: dict[str, str]):
+    if "glibc" not in platform.libc_ver()[0]:
+        pytest.skip("only glibc can be told to give it back")
+
+    def held(how: str, environment: dict[str, str]) -> int:
+        words, around = [sys.executable, "-c", KEPT, how], {**os.environ, **environment}
+        return int(subprocess.run(words, capture_output=True, text=True, check=True, env=around).stdout)
+
+    with_the_messages = held("as it is", {})
+    assert with_the_messages > held("as it is" if environment else "give back", environment) + 100
 
 
 def test_clients_keep_memory_unless_it_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from personae.data.levels import Level
 from personae.data.readers.archives import (
     is_unpacked,
     read_archive,
@@ -17,7 +18,6 @@ from personae.data.readers.bins import SUFFIX, list_bin
 from personae.data.readers.celeba import is_celeba, read_celeba
 from personae.data.readers.folders import read_folders, read_heap
 from personae.data.readers.groups import find_groups, list_groups
-from personae.data.readers.levels import Level
 from personae.data.readers.listing import Listing
 from personae.data.readers.lists import SUFFIXES, read_list
 from personae.data.readers.official import find_layout, find_layouts, read_official, read_several

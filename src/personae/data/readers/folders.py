@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from personae.data.images import SUFFIXES, is_image
-from personae.data.readers.levels import Decision, Folder, Level, decide
+from personae.data.levels import Decision, Folder, Level, decide
 from personae.data.readers.listing import OR_UNLABELLED, SPLITS, Listing, files_below, link_leaves
 from personae.data.readers.official import LFW
 from personae.data.readers.tree import Tree, left_out, walk

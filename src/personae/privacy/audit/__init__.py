@@ -1,21 +1,13 @@
-"""Attacks on what a run gives away, by name: one file each."""
+"""Attacks on what a run gives away: one file each."""
 
-from personae.core.registry import Registry
-from personae.privacy.audit.attack import Evidence, Person, PrivacyAttack, Received, Unmeasurable
-from personae.privacy.audit.canaries import CanaryEstimate
-from personae.privacy.audit.finding import Audit, Finding, read_audit, write_audit
-from personae.privacy.audit.hidden_rows import HiddenRows
-from personae.privacy.audit.inversion import Inversion
-from personae.privacy.audit.membership import Membership
-from personae.privacy.audit.scores import Scores
-from personae.privacy.audit.templates import Templates
-from personae.privacy.audit.updates import Updates
+from typing import TYPE_CHECKING
 
-PRIVACY_ATTACKS: Registry[PrivacyAttack] = Registry(
-    "personae.privacy_attacks",
-    PrivacyAttack,
-    (Templates, Updates, HiddenRows, Membership, Inversion, Scores, CanaryEstimate),
-)
+from personae.deferred import deferred
+
+if TYPE_CHECKING:
+    from personae.privacy.audit.attack import Evidence, Person, PrivacyAttack, Received, Unmeasurable
+    from personae.privacy.audit.attacks import PRIVACY_ATTACKS
+    from personae.privacy.audit.finding import Audit, Finding, read_audit, write_audit
 
 __all__ = [
     "PRIVACY_ATTACKS",
@@ -29,3 +21,10 @@ __all__ = [
     "read_audit",
     "write_audit",
 ]
+
+__getattr__ = deferred(
+    __name__,
+    attack="Evidence Person PrivacyAttack Received Unmeasurable",
+    attacks="PRIVACY_ATTACKS",
+    finding="Audit Finding read_audit write_audit",
+)
