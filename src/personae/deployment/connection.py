@@ -7,6 +7,7 @@ What comes is data: a client runs the code that is installed, whatever a server 
 process.
 """
 
+import base64
 import http.client
 import select
 import socket
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from personae.deployment.gate import ALIVE, ANSWER, ENTER, LEAVE, NEXT, NUMBER, SESSION
 from personae.deployment.signature import Signer
@@ -60,7 +63,9 @@ class _Line:
     """Calls over a connection that stays open between them. One thread makes them, and another may cut it."""
 
     def __init__(self, server: str, trust: ssl.SSLContext, timeout: float = CALL) -> None:
-        self._http = http.client.HTTPSConnection(server, context=trust, timeout=timeout)
+        self._http = _through_proxy(server, trust, timeout) or http.client.HTTPSConnection(
+            server, context=trust, timeout=timeout
+        )
 
     def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> _Reply:
         if self._http.sock is not None and _has_ended(self._http.sock):
@@ -79,6 +84,20 @@ class _Line:
             if (connected := self._http.sock) is not None:
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS would pull it from under a reader
             self._http.close()
+
+
+def _through_proxy(server: str, trust: ssl.SSLContext, timeout: float) -> http.client.HTTPSConnection | None:
+    """By way of the proxy that the environment names (`https_proxy`, `no_proxy`), which sees the server's name and TLS;
+    None where it names none."""
+    named = getproxies().get("https")
+    if named is None or proxy_bypass(server):
+        return None
+    proxy = urlsplit(named if "://" in named else f"http://{named}")
+    account = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
+    allowed = {"Proxy-Authorization": f"Basic {base64.b64encode(account.encode()).decode()}"} if proxy.username else {}
+    line = http.client.HTTPSConnection(proxy.hostname or "", proxy.port or 80, context=trust, timeout=timeout)
+    line.set_tunnel(server, headers=allowed)
+    return line
 
 
 def _has_ended(connected: socket.socket) -> bool:

@@ -1,10 +1,13 @@
 """A client's connection to a gate: what comes, what goes, and what happens where one of the two is gone."""
 
 import asyncio
+import socket
+import socketserver
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,3 +132,56 @@ def test_a_large_request_comes_whole(guarded: Guarded) -> None:
     ann.answer(asked, body)
     assert guarded.turn() == {"1": body}
     ann.leave()
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """An HTTP proxy that opens tunnels, and remembers for whom and how it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Tunnel)
+        self.asked: list[tuple[str, str]] = []
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    server: Proxy
+
+    def handle(self) -> None:
+        method, target, _ = self.rfile.readline().decode().split()
+        headers = dict(line.split(": ", 1) for line in iter(lambda: self.rfile.readline().decode().strip(), ""))
+        self.server.asked.append((f"{method} {target}", headers.get("Proxy-Authorization", "")))
+        host, _, port = target.partition(":")
+        with socket.create_connection((host, int(port))) as beyond:
+            self.wfile.write(b"HTTP/1.1 200 go on\r\n\r\n")
+            threading.Thread(target=self.pour, args=(beyond, self.connection), daemon=True).start()
+            self.pour(self.connection, beyond)
+
+    @staticmethod
+    def pour(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while part := source.recv(1 << 16):
+                sink.sendall(part)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def test_a_proxy_of_the_environment_is_used_and_sees_only_a_tunnel(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy() as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("https_proxy", f"http://office:s%20t@127.0.0.1:{proxy.server_address[1]}")
+        monkeypatch.setenv("no_proxy", "")
+        ann = connect(guarded).enter()
+        guarded.turn("ann")
+        asked = ann.receive()
+        assert asked is not None
+        assert asked.frame == b"head,body"
+        ann.leave()
+        assert {place for place, _ in proxy.asked} == {f"CONNECT 127.0.0.1:{guarded.port}"}
+        assert {account for _, account in proxy.asked} == {"Basic b2ZmaWNlOnMgdA=="}  # office:s t
+        used = len(proxy.asked)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        connect(guarded).enter().leave()
+        assert len(proxy.asked) == used
+        proxy.shutdown()
