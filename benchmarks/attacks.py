@@ -73,6 +73,7 @@ FIRST = (  # attack and scale; those that matter most
     ("alie", 1),
     ("equal-updates", 8),
 )
+BEYOND = (("bounded-counts", 1.5), ("backdoor-counts", 1))  # by who knows the bounds of our defence
 REST = (
     ("model-replacement", 1),
     ("backdoor-accessory", 1),
@@ -141,6 +142,10 @@ def jobs(seeds: int) -> Iterator[Job]:
         for seed in range(seeds):
             for share in (0.2, 0.3, 0.1):
                 yield from attacked(seed, rules, FIRST, share, clients=40)
+    for rules in (ours, others):
+        for seed in range(seeds):
+            for clients in (10, 40):
+                yield from attacked(seed, rules, BEYOND, clients=clients)
     for seed in range(seeds):
         yield from honest(seed, SYSTEMS)  # FedFR takes as long as thirty other cells
 
