@@ -139,7 +139,7 @@ def _honest(found: Cells) -> str:
     kinds: dict[str, dict[str, Any]] = {
         "FedPE": {},
         "FedPE, 40 clients": {"clients": 40},
-        "FedPE, log-normal: 17 to 277 images": {"by": "lognormal-images"},
+        "FedPE, log-normal: 16 to 343 images": {"by": "lognormal-images"},
         "FedFace, one person each": {"by": "one-identity", "algorithm": "fedface"},
         **{title: {"algorithm": name} for name, title in SYSTEMS.items()},
     }

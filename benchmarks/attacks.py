@@ -60,6 +60,7 @@ SEND_ROWS = {  # algorithms whose clients send class embeddings
     "fedface": "FedFace",
     "fedavg": "FedAvg",
     "hf_maml_global": "HF-MAML with a global layer",
+    "oracle": "the oracle, whose clients get everybody's",
 }
 MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 TRIGGERS = {"backdoor": "the patch", "backdoor-accessory": "the glasses", "backdoor-victim": "the intruder"}
@@ -245,7 +246,7 @@ def settings_of_algorithm(job: Job) -> dict[str, Any]:
         "unsupervised": {"strength": 0.0, "training": {"lr": 0.02, "batch_size": 32, "iterations": 20}},
     }
     usual = {"margin": MARGIN}
-    if job.algorithm in ("fedpe", "fedavg", "fedgc", "fedface"):
+    if job.algorithm in ("fedpe", "fedavg", "fedgc", "fedface", "oracle"):
         usual |= {"batch_norm": "train", "training": training}
     return usual | special.get(job.algorithm, {})
 
