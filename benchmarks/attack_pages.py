@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import triggers
-from attacks import DOCS, FIRST, REST, RESULTS, RULES, SEEDS, SEND_ROWS, SYSTEMS, TRIGGERS, Cells, Job, cells
+from attacks import BEYOND, DOCS, FIRST, REST, RESULTS, RULES, SEEDS, SEND_ROWS, SYSTEMS, TRIGGERS, Cells, Job, cells
 from personae.files import write_text
 from personae.words import counted
 
@@ -33,8 +33,8 @@ def tables(found: Cells) -> dict[str, str]:
     """By name. One that nothing was measured for says so."""
     beside = ("off", "multi-krum", "median", "default", "grouped")
     made = {
-        "points lost": _points(found, 0.2, 10, FIRST, beside),
-        "strangers accepted": _accepted(found, 0.2, 10, (*FIRST, *REST), beside),
+        "points lost": _points(found, 0.2, 10, (*FIRST, *BEYOND), beside),
+        "strangers accepted": _accepted(found, 0.2, 10, (*FIRST, *BEYOND, *REST), beside),
         "honest clients": _honest(found),
         "poisoned rows": _poisoned(found),
         "deeds": _deeds(found),
@@ -48,8 +48,9 @@ def tables(found: Cells) -> dict[str, str]:
     for clients in (10, 40):
         for share in (0.1, 0.2, 0.3):
             label = f"{share:.0%} of {clients}"
-            made |= {f"points lost, {label}": _points(found, share, clients, FIRST, beside)}
-            made |= {f"strangers accepted, {label}": _accepted(found, share, clients, FIRST, beside)}
+            attacks = (*FIRST, *BEYOND) if share == 0.2 else FIRST
+            made |= {f"points lost, {label}": _points(found, share, clients, attacks, beside)}
+            made |= {f"strangers accepted, {label}": _accepted(found, share, clients, attacks, beside)}
     return made
 
 
@@ -75,7 +76,7 @@ def _accepted(
         mine = [
             (label, [[line.get(f"accepted/{name}") for line in lines] for lines in each])
             for name, scale in attacks
-            if name == kind or (name, kind) == ("model-replacement", "backdoor")
+            if name == kind or (kind == "backdoor" and name in ("model-replacement", "backdoor-counts"))
             for label, each in _rows(found, share, clients, [(name, scale)], rules)
         ]
         if any(any(each) for _, each in mine):
@@ -138,7 +139,7 @@ def _honest(found: Cells) -> str:
     kinds: dict[str, dict[str, Any]] = {
         "FedPE": {},
         "FedPE, 40 clients": {"clients": 40},
-        "FedPE, log-normal: 17 to 277 images": {"by": "lognormal-images"},
+        "FedPE, log-normal: 16 to 343 images": {"by": "lognormal-images"},
         "FedFace, one person each": {"by": "one-identity", "algorithm": "fedface"},
         **{title: {"algorithm": name} for name, title in SYSTEMS.items()},
     }

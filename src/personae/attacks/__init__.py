@@ -4,7 +4,9 @@ from personae.attacks.alie import LittleIsEnough
 from personae.attacks.attack import Attack
 from personae.attacks.backdoor import Backdoor
 from personae.attacks.backdoor_accessory import BackdoorAccessory
+from personae.attacks.backdoor_counts import BackdoorCounts
 from personae.attacks.backdoor_victim import BackdoorVictim
+from personae.attacks.bounded_counts import BoundedCounts
 from personae.attacks.equal_updates import EqualUpdates
 from personae.attacks.free_rider import FreeRider
 from personae.attacks.impossible_statistics import ImpossibleStatistics
@@ -27,12 +29,14 @@ ATTACKS: Registry[Attack] = Registry(
         Noise,
         LabelFlip,
         InflatedCounts,
+        BoundedCounts,
         ImpossibleStatistics,
         EqualUpdates,
         LittleIsEnough,
         InnerProduct,
         ModelReplacement,
         Backdoor,
+        BackdoorCounts,
         BackdoorAccessory,
         BackdoorVictim,
         FreeRider,

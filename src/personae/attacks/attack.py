@@ -3,7 +3,8 @@
 For tests and research. Attackers exist in `personae attack` alone: nothing that trains or joins imports this package.
 """
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from personae.core.algorithm import AnyAlgorithm, ClientInfo
 from personae.core.holdings import ClientFaces
 from personae.core.layer import recast
 from personae.core.message import Broadcast, Message
-from personae.core.payload import Gradient, NetworkVector
+from personae.core.payload import Count, Gradient, NetworkVector
 from personae.core.rng import generator
 from personae.core.samples import Samples
 
@@ -52,6 +53,11 @@ class Sent:
             changed[name] = type(vector)(vector.layout, flat)
         return recast(type(self.up), self.up, **changed)
 
+    def counts(self) -> dict[str, int]:
+        """By field, on how many samples the answer rests."""
+        fields = {name: getattr(self.up, name) for name in self.up.hints()}
+        return {name: value.value for name, value in fields.items() if isinstance(value, Count)}
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -70,6 +76,12 @@ class Scene:
     def honest(self, name: str) -> Tensor:
         """The steps of all honest clients in a field; those of the attackers where nobody else was asked."""
         return torch.stack([sent.step(name) for sent in self.others or self.attackers])
+
+    def claims(self, sent: Sent, multiple: float) -> dict[str, int]:
+        """By field, so many times the median of samples, or what the attacker has if that is more."""
+        everybody = [each.counts() for each in (*self.attackers, *self.others)]
+        usual = {name: statistics.median(counts[name] for counts in everybody) for name in sent.counts()}
+        return {name: max(int(multiple * usual[name]), own) for name, own in sent.counts().items()}
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,11 @@ class Attack:
         if not any(issubclass(kind, NetworkVector) for kind in algorithm.types.up.kinds().values()):
             raise ValueError(f"clients of {algorithm.name} send nothing of a network")
 
+    def require_counts(self, algorithm: AnyAlgorithm) -> None:
+        """Raises ValueError where clients do not say how many samples they have."""
+        if Count not in algorithm.types.up.kinds().values():
+            raise ValueError(f"clients of {algorithm.name} send no number of samples")
+
     def faces(self, faces: ClientFaces, target: Target) -> ClientFaces:  # noqa: ARG002 - of attacks on faces
         """What an attacker trains on."""
         return faces
@@ -102,3 +119,9 @@ class Attack:
     def answer(self, sent: Sent, scene: Scene) -> Message:  # noqa: ARG002 - of attacks on messages
         """What an attacker sends in the place of its honest answer."""
         return sent.moved(lambda name: self.scale * sent.step(name))
+
+
+def claiming(up: Message, counts: Mapping[str, int]) -> Message:
+    """The answer with other numbers of samples, by field."""
+    changed: dict[str, Any] = {name: Count(value) for name, value in counts.items()}
+    return recast(type(up), up, **changed)

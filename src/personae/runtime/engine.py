@@ -39,7 +39,7 @@ from personae.runtime.coding import EXACT, Coding
 from personae.runtime.exchange import Exchange
 from personae.runtime.federation import Federation
 from personae.runtime.firewall import Firewall
-from personae.runtime.knowledge import known, remember, suspect, suspected
+from personae.runtime.knowledge import known, remember, suspect, suspected, unlearnt
 from personae.runtime.past import Past
 from personae.runtime.proof import Proof
 from personae.runtime.round import Outcome, federated_round
@@ -383,7 +383,7 @@ class _Walk:
             self.engine.journal.write(Admission(stage=stage.name, round=round_, client=client.name, admitted=admitted))
             self._record(RoundWarning(stage=stage.name, round=round_, text=text))
             if not admitted:
-                state = stage.algorithm.forget(state, client.name)
+                state = unlearnt(stage.algorithm.forget(state, client.name), client.index)
         if stage.algorithm.federated and not self._eligible(stage):
             raise QuorumLost(
                 f"stage {stage.name}, round {round_}: all who could train in it were put out; let some in again"

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from personae.runtime.suspicion import FEWEST, Ruling, ruling, signs_of
 
 STEPS = (UPDATE, GRADIENT)
 DRAWN_BACK = (*STEPS, STATISTICS, SAMPLES)  # what can be made smaller and still be what it is
+ABOUT = 1.25  # up to so many times the median is about the median, since no two clients have quite the same
 REFUSED = 10.0  # of anything else, and among few clients, so many times the median is out of all proportion
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
@@ -27,8 +28,9 @@ class Firewall:
 
     What is no possible model is refused. What is out of proportion is drawn back, so that an honest client is not lost
     for it: a long update to a shorter one in its direction, a large number of samples to a smaller weight. A step that
-    is r times as long as its bound comes to 1/r of the bound: nobody gains by going beyond. Who is suspected for the
-    directions of its updates is left out (`runtime/suspicion.py`).
+    is r times as long as its bound comes to 1/r of the bound: nobody gains by going beyond. Who goes against the sum of
+    the others gains nothing by many samples. Who is suspected for the directions of its updates is left out
+    (`runtime/suspicion.py`).
     """
 
     enabled: bool = True  # switched off, it still refuses what does not fit, such as models of another network
@@ -90,28 +92,30 @@ class Firewall:
                     found.setdefault(client, f"its {quantity} is {value / usual:.1f} times the round's median")
         return found
 
-    def excess(self, measures: Mapping[str, Measures], model: ModelState) -> dict[str, dict[str, float]]:
-        """By client and quantity, the factor by which to draw it back; nothing for what is in proportion."""
+    def excess(
+        self, measures: Mapping[str, Measures], model: ModelState, against: Container[str] = ()
+    ) -> dict[str, dict[str, float]]:
+        """By client and quantity, the factor by which to draw it back; nothing for what is in proportion.
+
+        Many samples give a client more weight and longer steps, up to a bound. To one whose update goes `against` the
+        sum of the others they give neither: it counts as if it had about the median.
+        """
         found: dict[str, dict[str, float]] = {}
         least = self.norm_floor * float(model.flat[: model.layout.trainable_size].norm())
         for quantity, values in _by_quantity(measures).items() if self.enabled else ():
             if quantity not in DRAWN_BACK:
                 continue
             few = len(values) < FEWEST  # then nobody can say what is usual
-            usual = max(self._multiple(quantity), REFUSED if few else 0.0) * statistics.median(values.values())
+            median = statistics.median(values.values())
             for client, value in values.items():
-                bound = max(usual * self._allowance(measures, client), least) if quantity == UPDATE else usual
+                most = min(self.samples_multiple, ABOUT) if client in against else self.samples_multiple
+                multiple = most if quantity == SAMPLES else self._multiple(quantity)
+                bound = max(multiple, REFUSED if few else 0.0) * median
+                if quantity == UPDATE:
+                    bound = max(bound * _allowance(measures, client, most), least)
                 if value > bound > 0:
                     found.setdefault(client, {})[quantity] = (bound / value) ** (2 if quantity in STEPS else 1)
         return found
-
-    def _allowance(self, measures: Mapping[str, Measures], client: str) -> float:
-        """Whoever has more samples takes more steps: the root of how many times the median, as far as they count."""
-        samples = [each[SAMPLES] for each in measures.values() if SAMPLES in each]
-        own = measures[client].get(SAMPLES)
-        if own is None or not (usual := statistics.median(samples)) > 0:
-            return 1.0
-        return math.sqrt(min(max(own / usual, 1.0), self.samples_multiple))
 
     def judged(
         self, prints: Mapping[str, Tensor], excess: Mapping[str, Measures], scores: Mapping[str, float]
@@ -122,7 +126,16 @@ class Firewall:
 
     def _multiple(self, quantity: str) -> float:
         """Statistics of BatchNorm follow the images of a client, which differ more than what is learnt from them."""
-        return {SAMPLES: self.samples_multiple, STATISTICS: 6 * self.norm_multiple}.get(quantity, self.norm_multiple)
+        return (6 if quantity == STATISTICS else 1) * self.norm_multiple
+
+
+def _allowance(measures: Mapping[str, Measures], client: str, most: float) -> float:
+    """Whoever has more samples takes more steps: the root of how many times the median, as far as they count."""
+    samples = [each[SAMPLES] for each in measures.values() if SAMPLES in each]
+    own = measures[client].get(SAMPLES)
+    if own is None or not (usual := statistics.median(samples)) > 0:
+        return 1.0
+    return math.sqrt(min(max(own / usual, 1.0), most))
 
 
 def _by_quantity(measures: Mapping[str, Measures]) -> dict[str, dict[str, float]]:

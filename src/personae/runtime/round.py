@@ -105,7 +105,8 @@ def federated_round(
         rejected |= judged.suspects
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
-        drawn_back = {} if alone else firewall.excess({c.name: measures[c.name] for c in accepted}, state.model)
+        weighed = {client.name: measures[client.name] for client in accepted}
+        drawn_back = {} if alone else firewall.excess(weighed, state.model, judged.against)
         left = accepted
         for question in types.after:
             state, left, _ = _besides(question, stage, state, server, left, exchange, firewall)

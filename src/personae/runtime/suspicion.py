@@ -115,10 +115,11 @@ def _deviation(usual: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Scores after a round, and whom to leave out of it, with the reason."""
+    """Scores after a round, whom to leave out of it, with the reason, and whose updates go against the others."""
 
     scores: Mapping[str, float]
     suspects: Mapping[str, str]
+    against: frozenset[str] = frozenset()
 
 
 def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float) -> Ruling:
@@ -133,4 +134,5 @@ def ruling(before: Mapping[str, float], signs: Mapping[str, Signs], bound: float
         scores[name] = min(score, 4 * bound)
     suspects = {name: str(each) for name, each in signs.items() if scores[name] > bound}
     few = 3 * len(suspects) <= len(signs)
-    return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {})
+    against = frozenset(name for name, each in signs.items() if each.against > 0)
+    return Ruling({name: score for name, score in scores.items() if score > 0}, suspects if few else {}, against)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from imports import PACKAGE, imported
-from personae.algorithms import FedGC, FedPE
+from personae.algorithms import FedGC, FedPE, Unsupervised
 from personae.algorithms.fedgc import Up as RowsUp
 from personae.algorithms.fedpe import Down, Up
 from personae.attacks import ATTACKS
@@ -19,8 +19,9 @@ from personae.attacks.trigger import Patch, Sunglasses
 from personae.core.algorithm import ClientInfo
 from personae.core.backbone import Backbone
 from personae.core.layout import Layout
-from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import SAMPLES, ClassEmbeddings, Count, ModelState, Scalars
 from personae.errors import ConfigError
+from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from toys import Crowd, Rehearsal, quickly, random_faces, stage_of
 
@@ -86,6 +87,29 @@ def test_inflated_counts_claim_900_times_the_samples_of_a_flipped_sign(scene: Sc
     flipped = ATTACKS["sign-flip"]().answer(scene.attackers[1], scene)
     assert isinstance(flipped, Up)
     assert torch.equal(up.model.flat, flipped.model.flat)
+
+
+@pytest.mark.parametrize(("name", "without"), [("bounded-counts", "sign-flip"), ("backdoor-counts", "backdoor")])
+def test_bounded_counts_are_the_most_that_the_firewall_lets_pass(scene: Scene, name: str, without: str):
+    """Ten clients have 10 to 19 samples: the median is 14.5."""
+    found = [ATTACKS[name](scale=3.0).answer(sent, scene) for sent in scene.attackers]
+    assert [up.samples for up in found] == [Count(43), Count(43)]  # type: ignore[attr-defined]
+    assert torch.equal(found[0].model.flat, forged(without, scene, scale=3.0))  # type: ignore[attr-defined]
+    claims = {sent.client.name: {SAMPLES: sent.up.samples.value} for sent in scene.others}  # type: ignore[attr-defined]
+    claims |= {f"attacker {index}": {SAMPLES: up.samples.value} for index, up in enumerate(found)}  # type: ignore[attr-defined]
+    model = scene.attackers[0].down.model
+    assert Firewall().excess(claims, model) == {}
+    assert Firewall().excess(claims | {"attacker 0": {SAMPLES: 50}}, model).keys() == {"attacker 0"}
+    rich = replace(scene.attackers[0], up=replace(scene.attackers[0].up, samples=Count(500)))
+    up = ATTACKS[name]().answer(rich, replace(scene, attackers=[rich, scene.attackers[1]]))
+    assert up.samples == Count(500)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["inflated-counts", "bounded-counts", "backdoor-counts"])
+def test_who_sends_no_number_of_samples_cannot_claim_any(name: str):
+    with pytest.raises(ValueError, match="send no number of samples"):
+        ATTACKS[name]().check(Unsupervised())
+    ATTACKS[name]().check(FedPE())
 
 
 def test_impossible_statistics_are_variances_below_zero(scene: Scene, backbone: Backbone):

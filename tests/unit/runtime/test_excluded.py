@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from personae.algorithms import FedGC, FedPE
 from personae.errors import ConfigError, DataError, QuorumLost
 from personae.runtime.excluded import EXCLUDED, Exclusions
+from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
+from personae.runtime.suspicion import Ruling
 from toys import NAMES, TRAINING, Crowd, Dropping, Rehearsal, cut_off, quickly, stage_of
 
 
@@ -80,6 +83,24 @@ def test_the_ledger_says_once_from_which_round_on_whatever_interrupts_the_run(tm
         {"stage": "fedgc", "round": 4, "client": "bob", "admitted": True},
     ]
     assert "fedgc, round 2: bob was put out of the run" in run.notices
+
+
+def test_who_was_suspected_and_is_let_in_again_begins_without_a_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, float]] = []
+
+    def judged(firewall: Firewall, prints: object, excess: object, scores: Mapping[str, float]) -> Ruling:
+        given.append(dict(scores))
+        return Ruling(scores or {"bob": 12.0, "eve": 1.0}, {})
+
+    monkeypatch.setattr(Firewall, "judged", judged)
+
+    def out() -> frozenset[str]:  # in the second round
+        return frozenset({"bob"} if len(given) == 1 else ())
+
+    Rehearsal(tmp_path, (stage_of(quickly(FedGC()), rounds=3),), excluded=out).run()
+    assert given == [{}, {"eve": 1.0}, {"eve": 1.0}]
 
 
 def test_where_nobody_is_left_to_train_the_run_says_so(tmp_path: Path) -> None:

@@ -122,6 +122,28 @@ def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layo
     assert Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
 
 
+def test_who_goes_against_the_others_has_no_more_weight_or_length_than_with_the_median_of_samples(layout: Layout):
+    usual, nothing = measures(a=1.0, b=1.0, c=1.0, e=1.0), model_of(0.0, layout)
+
+    def found(against: set[str], length: float, samples: int, firewall: Firewall | None = None) -> dict[str, float]:
+        both = {**usual, "d": {UPDATE: length, SAMPLES: samples}}
+        excess = (firewall or Firewall()).excess(both, nothing, against)
+        assert excess.keys() <= {"d"}
+        return excess.get("d", {})
+
+    assert found({"a", "b"}, 2.0, 20) == {}
+    allowed = 1.5 * math.sqrt(1.25)
+    assert found({"d"}, 2.0, 20) == {SAMPLES: pytest.approx(12.5 / 20), UPDATE: pytest.approx((allowed / 2) ** 2)}
+    assert found({"d"}, 1.6, 12) == {}  # about the median: 1.5 sqrt(1.2)
+    assert found({"d"}, 1.0, 900) == {SAMPLES: pytest.approx(12.5 / 900)}
+    assert found({"d"}, 1.0, 20, Firewall(samples_multiple=1.1)) == {SAMPLES: pytest.approx(11 / 20)}
+
+
+def test_equal_counts_are_weighed_alike_whoever_goes_against_whom(layout: Layout):
+    usual, nothing = measures(a=1.0, b=1.2, c=0.8, e=1.1, d=100.0), model_of(0.0, layout)
+    assert Firewall().excess(usual, nothing, set(usual)) == Firewall().excess(usual, nothing)
+
+
 def test_among_few_clients_only_ten_times_the_median_is_too_much(layout: Layout):
     nothing = model_of(0.0, layout)
     assert Firewall().excess(measures(a=1.0, b=1.0, c=9.0), nothing) == {}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from personae.algorithms import FedPE
+from personae.algorithms import FedGC, FedPE
 from personae.algorithms.fedpe import Up
 from personae.attacks import ATTACKS
 from personae.attacks.infiltration import Infiltration
 from personae.core.algorithm import ClientInfo, Server
 from personae.core.backbone import Backbone
 from personae.core.message import ServerState
-from personae.core.payload import Count, ModelState, Scalars
+from personae.core.payload import SAMPLES, Count, ModelState, Scalars
 from personae.errors import Diverged
 from personae.runtime import round as rounds
 from personae.runtime.firewall import Firewall
@@ -64,6 +65,17 @@ def test_who_goes_the_other_way_is_against():
     found = signs_of(prints)
     assert suspicious(found) == {"e"}
     assert str(found["e"]) == "its update goes against those of the others"
+
+
+@pytest.mark.parametrize("common", [0.0, 0.3, 1.0])
+def test_the_ruling_names_everybody_whose_update_goes_against_the_sum_of_the_others(common: float):
+    """Also those whose signs are too weak for a score, and whatever they claim."""
+    prints = directions(common)
+    prints["d"] = -prints["d"]
+    found = ruling({}, signs_of(prints), 3.0).against
+    sums = {name: sum(prints[other] for other in NAMES if other != name) for name in NAMES}
+    assert found == {name for name in NAMES if float(prints[name] @ sums[name]) < 0}
+    assert "d" in found or not common
 
 
 def test_who_has_nothing_to_do_with_the_others_is_not_against_them():
@@ -185,8 +197,10 @@ def test_scores_are_in_the_servers_memory_and_forgotten_with_a_client(backbone: 
 CROWD = Crowd(tuple(f"client-{index}" for index in range(10)))
 
 
-def attacked(folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, **options) -> Rehearsal:
-    run = Rehearsal(folder, (stage_of(quickly(FedPE()), rounds=rounds),), holdings=CROWD, **options)
+def attacked(
+    folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, algorithm=None, **options
+) -> Rehearsal:
+    run = Rehearsal(folder, (stage_of(quickly(algorithm or FedPE()), rounds=rounds),), holdings=CROWD, **options)
     plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed)
     return run.run(plot.transport(SameProcess(plot.federation(run.federation)), run.federation))
 
@@ -202,6 +216,15 @@ def test_an_attacked_run_goes_on_to_its_end(name: str, tmp_path: Path):
     assert bool(run.final().isfinite().all())
 
 
+@pytest.mark.parametrize("name", ["sign-flip", "poisoned-rows", "equal-updates", "backdoor"])
+def test_no_honest_client_is_left_out_of_an_attacked_run_of_fedgc(name: str, tmp_path: Path):
+    run = attacked(tmp_path, name, 8.0, algorithm=FedGC())
+    attackers = set(Infiltration(ATTACKS[name](), 0.2, run.seed).attackers(CROWD))
+    rounds_ = run.notebook.rounds()
+    assert len(rounds_) == 3
+    assert all(set(event["rejected"]) <= attackers for event in rounds_)
+
+
 def test_colluders_with_equal_updates_are_left_out_at_once(tmp_path: Path):
     run = attacked(tmp_path, "equal-updates", 1.0, rounds=1)
     (event,) = suspicions(run)
@@ -209,6 +232,22 @@ def test_colluders_with_equal_updates_are_left_out_at_once(tmp_path: Path):
     assert set(event["left_out"]) == set(attackers)
     assert set(run.notebook.rounds()[0]["rejected"]) == set(attackers)
     assert min(event["scores"][name] for name in attackers) > 3
+
+
+def test_a_claim_of_many_samples_is_of_no_use_to_who_goes_against_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The round draws it back for those whom the ruling names, and for nobody else."""
+    attackers = Infiltration(ATTACKS["bounded-counts"](), 0.2, 5).attackers(CROWD)
+    judged = Firewall.judged
+    for against in (frozenset[str](), frozenset(attackers[:1])):
+        ruled = partial(replace, against=against)
+        monkeypatch.setattr(Firewall, "judged", lambda *given, ruled=ruled: ruled(judged(*given)))
+        run = attacked(tmp_path / str(len(against)), "bounded-counts", 1.0, rounds=1)
+        assert attackers == Infiltration(ATTACKS["bounded-counts"](), 0.2, run.seed).attackers(CROWD)
+        drawn_back = {name: each[SAMPLES] for event in suspicions(run) for name, each in event["drawn_back"].items()}
+        assert drawn_back.keys() == against
+        assert all(1.25 / 3 <= factor < 0.5 for factor in drawn_back.values())
 
 
 def step_of(run: Rehearsal, weights: int) -> float:
