@@ -172,6 +172,8 @@ def honest_of_other_kinds(seed: int) -> Iterator[Job]:
     for rule in ("off", "default", "grouped"):
         yield Job(rule, seed=seed, by="lognormal-images")
         yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
+    for algorithm in ("fedgc", "fedface"):
+        yield Job("grouped", seed=seed, algorithm=algorithm)
     yield from honest(seed, SYSTEMS if seed == 0 else [name for name in SYSTEMS if name != "fedfr"])
 
 
