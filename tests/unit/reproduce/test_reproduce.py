@@ -328,7 +328,7 @@ def test_personal_models_evaluated_again_are_those_of_a_run_with_these_options(f
     assert Runner(Execution(cache=faces_cache)).run(plan.needed(names), tmp_path / "runs") == {}
     outcomes = {name: Outcome(variants[name], tmp_path / "runs" / name, faces_cache) for name in names}
     plain, expected = (100 * outcomes[name].final(f"clients/personal/{metric}") for name in names)
-    found = evaluated_again("", "fedfr", metric, transformed=False).read(outcomes)
+    found = evaluated_again("", "fedfr", lambda _: metric, transformed=False).read(outcomes)
     assert found == pytest.approx(expected, rel=1e-12)
     assert plain != expected
 
