@@ -66,24 +66,31 @@ class _Line:
         self._http = _through_proxy(server, trust, timeout) or http.client.HTTPSConnection(
             server, context=trust, timeout=timeout
         )
+        self._calling = threading.Lock()
 
     def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> _Reply:
-        if self._http.sock is not None and _has_ended(self._http.sock):
-            self._http.close()  # the server has, after a while of silence
-        try:
-            self._http.request("POST", path, content, headers)
-            reply = self._http.getresponse()
-            return _Reply(reply.status, reply.read())
-        except (OSError, http.client.HTTPException):
-            self._http.close()
-            raise
+        with self._calling:
+            if self._http.sock is not None and _has_ended(self._http.sock):
+                self._http.close()  # the server has, after a while of silence
+            try:
+                self._http.request("POST", path, content, headers)
+                reply = self._http.getresponse()
+                return _Reply(reply.status, reply.read())
+            except (OSError, http.client.HTTPException):
+                self._http.close()
+                raise
 
     def cut(self) -> None:
-        """Whoever waits for a reply does not any more."""
+        """Whoever waits for a reply does not any more, and closes what is left; where nobody does, it is closed here.
+
+        To close it under a reader would take from it what it reads with.
+        """
         with suppress(OSError):
             if (connected := self._http.sock) is not None:
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS would pull it from under a reader
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS would do the same
+        if self._calling.acquire(blocking=False):
             self._http.close()
+            self._calling.release()
 
 
 def _through_proxy(server: str, trust: ssl.SSLContext, timeout: float) -> http.client.HTTPSConnection | None:

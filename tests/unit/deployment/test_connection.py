@@ -1,6 +1,7 @@
 """A client's connection to a gate: what comes, what goes, and what happens where one of the two is gone."""
 
 import asyncio
+import http.client
 import socket
 import socketserver
 import ssl
@@ -14,7 +15,7 @@ import pytest
 from test_gate import Guarded, eventually, guarding
 
 from personae.deployment import connection as connections
-from personae.deployment.connection import Connection, Disconnected
+from personae.deployment.connection import Connection, Disconnected, _Line
 from personae.deployment.mailbox import INTERRUPTED
 from personae.runtime.post import Asked, Turn
 
@@ -77,6 +78,28 @@ def test_another_thread_can_end_a_wait(guarded: Guarded) -> None:
     thread.join(10)
     assert ended
     assert guarded.turn("ann") == {"for-ann": "it is not connected"}  # a call that was held is no sign of life
+
+
+def test_a_connection_that_is_cut_while_a_reply_is_read_ends_in_one_way(guarded: Guarded) -> None:
+    """Again and again, at other moments of the call: the reader hears of an end and of nothing else."""
+    trust = ssl.create_default_context(cafile=str(guarded.folder / "ca.crt"))
+    for moment in range(40):
+        line, heard = _Line(f"127.0.0.1:{guarded.port}", trust), list[BaseException]()
+
+        def read(line: _Line = line, heard: list[BaseException] = heard) -> None:
+            try:
+                while True:
+                    line.post("/nothing", b"", {})
+            except BaseException as error:
+                heard.append(error)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        time.sleep(0.03 + moment / 5000)
+        while thread.is_alive():  # a reader that is between two calls connects again
+            line.cut()
+            thread.join(0.002)
+        assert isinstance(heard[0], (OSError, http.client.HTTPException)), repr(heard[0])
 
 
 def test_signs_of_life_keep_a_place(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
