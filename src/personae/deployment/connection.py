@@ -66,10 +66,19 @@ class _Line:
         self._http = _through_proxy(server, trust, timeout) or http.client.HTTPSConnection(
             server, context=trust, timeout=timeout
         )
-        self._calling = threading.Lock()
+        self._calling, self._is_cut = threading.Lock(), False
 
     def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> _Reply:
+        try:
+            return self._posted(path, content, headers)
+        finally:
+            if self._is_cut:
+                self._close()
+
+    def _posted(self, path: str, content: bytes, headers: Mapping[str, str]) -> _Reply:
         with self._calling:
+            if self._is_cut:
+                raise ConnectionAbortedError("this connection was cut")
             if self._http.sock is not None and _has_ended(self._http.sock):
                 self._http.close()  # the server has, after a while of silence
             try:
@@ -81,13 +90,15 @@ class _Line:
                 raise
 
     def cut(self) -> None:
-        """Whoever waits for a reply does not any more, and closes what is left; where nobody does, it is closed here.
-
-        To close it under a reader would take from it what it reads with.
-        """
+        """Whoever waits for a reply does not any more."""
+        self._is_cut = True
         with suppress(OSError):
             if (connected := self._http.sock) is not None:
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS would do the same
+        self._close()
+
+    def _close(self) -> None:
+        """Not under a call, which would lose what it reads with: whoever makes it closes when it ends."""
         if self._calling.acquire(blocking=False):
             self._http.close()
             self._calling.release()
