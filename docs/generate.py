@@ -33,7 +33,7 @@ from personae.parts.margins import Margin
 from personae.parts.terms import TERMS
 from personae.privacy.accountant import Budget
 from personae.privacy.disclosure import markdown
-from personae.reproduce.results import page as claims
+from personae.reproduce.results import pages as results
 from personae.runtime.firewall import Firewall
 from personae.selection import SELECTIONS
 
@@ -48,7 +48,7 @@ def pages() -> dict[str, str]:
         "reference/command-line.md": NOTE + command_line(),
         "reference/python.md": NOTE + python(),
         "reference/disclosure.md": markdown(ALGORITHMS.values(), EXAMPLES),
-        "results/claims.md": claims(DOCS / "results" / "claims"),
+        **{f"results/{path}": content for path, content in results(DOCS / "results" / "claims").items()},
     }
 
 

@@ -25,6 +25,11 @@ class Comparison(ABC):
     def text(self) -> str:
         """What would have to be so, in the labels of the quantities."""
 
+    @property
+    @abstractmethod
+    def asked(self) -> str:
+        """What is asked of the number that is tested; nothing where it only has to be above zero."""
+
     @abstractmethod
     def contrast(self, values: Sequence[float]) -> float:
         """One seed's figures as the one number that is tested."""
@@ -68,6 +73,10 @@ class Above(Comparison):
         sign = "+" if self.by > 0 else "−"
         return f"{self.high.label} > {self.low.label} {sign} {abs(self.by):g}"
 
+    @property
+    def asked(self) -> str:
+        return _above(self.by)
+
     def contrast(self, values: Sequence[float]) -> float:
         return values[0] - values[1]
 
@@ -107,6 +116,10 @@ class Near(Comparison):
     def text(self) -> str:
         return f"|{self.one.label} − {self.other.label}| < {self.within:g}"
 
+    @property
+    def asked(self) -> str:
+        return f"within {self.within:g}"
+
     def contrast(self, values: Sequence[float]) -> float:
         return values[0] - values[1]
 
@@ -139,6 +152,10 @@ class Rising(Comparison):
     def text(self) -> str:
         return f"a rise from {self.steps[0].label} to {self.steps[-1].label}"
 
+    @property
+    def asked(self) -> str:
+        return _above(self.by)
+
     def contrast(self, values: Sequence[float]) -> float:
         places = self.positions or tuple(range(len(values)))
         return float(np.polyfit(places, values, 1)[0])
@@ -151,6 +168,10 @@ class Rising(Comparison):
 
     def p(self, test: Test) -> float:
         return test.above(self.by)
+
+
+def _above(bound: float) -> str:
+    return f"above {bound:g}".replace("-", "−") if bound else ""
 
 
 @dataclass(frozen=True)

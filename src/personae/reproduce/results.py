@@ -1,14 +1,18 @@
-"""`docs/results/claims.md`, made from the `claims.json` of finished reproductions."""
+"""`docs/results/claims.md` and a page of comparisons for each paper, made from the `claims.json` of reproductions."""
 
 import json
+import statistics
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from personae.reproduce.claims import System
+from personae.files import write_text
+from personae.reproduce.claims import Claim, Comparison, System
+from personae.reproduce.quantities import Quantity
 from personae.reproduce.reproduce import Scale
 from personae.reproduce.statistics import Verdict
 from personae.reproduce.systems import SYSTEMS
@@ -17,144 +21,227 @@ HEAD = """# Claims of papers
 
 {tally}
 
-[Reproduce a paper](../howto/reproduce.md) explains how a claim is decided. A row has the verdict at the largest
-scale at which the claim was decided. If there is none, it has the one that says most. *Difference* is of the comparison
-that decides the claim: its mean over the seeds, and the 95% interval. A star marks claims with several comparisons,
-which are all [below](#all-comparisons). *Gates* says whether the situation was reached that the claim is about. To
-repeat a row, name its system, scale, claim and number of seeds. For GC-7a:
+The verdict is that of the largest scale at which the claim was decided. If there is none, it is the one that says most.
+*Ours* has the figures of the comparison that decides the claim: means over the seeds, in percent unless a unit is
+given. *Difference* is the first minus the second, or the slope if there are more, with the 95% interval. It has to be
+above zero, unless the row asks for something else. A star marks claims with several comparisons. The id of a claim
+leads to all of them, and to the figures of its gates. *Gate* says whether the situation was reached that the claim is
+about. Papers measure on other faces than we do: compare differences, not levels.
 
-```sh
-personae reproduce fedgc --scale small --claims GC-7a --seeds 5
-```
-
-The [notebook](../notebook/experiments.md) has the other experiments. This page is made by `python -m
-personae.reproduce.results docs/results/claims` from the `claims.json` of each reproduction.
+A command repeats its row. With `--budget 0` it only says how long that will take, and `--device cuda` uses a GPU.
+[Reproduce a paper](../howto/reproduce.md) explains how a claim is decided.
 """
-DETAILS = """
-## All comparisons
+COMPARISONS = """# All comparisons: {name}
 
-Each claim, at every scale at which it was judged, with all its comparisons, and the figures of its gates.
+{paper}.
+
+Each claim is here with every scale at which it was judged, all its comparisons and the figures of its gates. The [table
+of claims](../claims.md) has one row for each claim, and [Results](../{page}) explains the verdicts. Figures are means over the seeds, intervals have 95%. A comparison within noise does not hold if *half of the
+paper's* difference is excluded.
 """
+COLUMNS = ("claim", "paper", "ours", "difference", "verdict", "gate", "command")
 NOT_JUDGED = "not judged"
 DECIDED = (Verdict.HOLDS, Verdict.FAILS)
 SCALES = get_args(Scale)
+Figure = Mapping[str, Any]  # of a quantity, as a file has it
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison as a file has it, with what it compares."""
+
+    definition: Comparison
+    found: Mapping[str, Any]
+    figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Judgement:
     """One claim as one file of the folder has it."""
 
-    claim: Mapping[str, Any]
-    system: str
+    system: System
+    claim: Claim
+    found: Mapping[str, Any]
     scale: str
     seeds: int
 
     @property
     def verdict(self) -> str:
-        return str(self.claim["verdict"])
+        return str(self.found["verdict"])
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Higher for what says more: decided, then within noise, then anything else; of equals the larger scale."""
+    def rank(self) -> tuple[int, int, int]:
+        """Higher for what says more: decided, then within noise, then anything else; of equals the larger scale, and
+        of the same scale more seeds."""
         says = 2 if self.verdict in DECIDED else int(self.verdict == Verdict.NOISE)
-        return says, SCALES.index(self.scale)
+        return says, SCALES.index(self.scale), self.seeds
+
+    @cached_property
+    def comparisons(self) -> list[Compared]:
+        return [
+            Compared(part, found, self._figures(part.quantities))
+            for part, found in zip(self.claim.parts, self.found["comparisons"], strict=True)
+        ]
 
     @property
-    def deciding(self) -> Mapping[str, Any]:
+    def beside(self) -> list[Figure]:
+        """What is shown and compared with nothing."""
+        compared = {quantity.label for part in self.claim.parts for quantity in part.quantities}
+        return self._figures([quantity for quantity in self.claim.beside if quantity.label not in compared])
+
+    @property
+    def deciding(self) -> Compared:
         """The comparison with the verdict of the claim, and of several the one that speaks least for it."""
-        parts = self.claim["comparisons"]
-        judged = [part for part in parts if part["verdict"] == self.verdict] or parts
-        return max(judged, key=lambda part: -1 if part["p"] is None else part["p"])
+        judged = [part for part in self.comparisons if part.found["verdict"] == self.verdict] or self.comparisons
+        return max(judged, key=lambda part: -1 if part.found["p"] is None else part.found["p"])
 
     @property
     def gate(self) -> str:
-        passed = [gate["passed"] for gate in self.claim["gates"]]
+        passed = [gate["passed"] for gate in self.found["gates"]]
         if not passed:
             return "none"
         return "not passed" if False in passed else "not measured" if None in passed else "passed"
 
+    @property
+    def command(self) -> str:
+        chosen = f"--scale {self.scale} --claims {self.claim.id} --seeds {self.seeds}"
+        return f"`personae reproduce {self.system.name} {chosen}`"
 
-def page(folder: Path) -> str:
-    """Every claim of every paper, judged or not."""
+    def _figures(self, quantities: Sequence[Quantity]) -> list[Figure]:
+        known = {figure["label"]: figure for figure in self.found["figures"]}
+        return [known[quantity.label] for quantity in quantities]
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """The table of all claims and the comparisons of each paper, by their paths beside the folder of the files."""
     judged: dict[str, list[Judgement]] = {}
-    remarks = []
+    remarks: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
-        for claim in content["claims"]:
-            judgement = Judgement(claim, content["system"], content["scale"], len(content["seeds"]))
-            judged.setdefault(claim["id"], []).append(judgement)
-        remarks += [f"- `{path.name}`: {content['remark']}\n"] if "remark" in content else []
-    best = {name: max(found, key=lambda each: each.rank) for name, found in judged.items()}
-    known = [(system, claim.id) for system in SYSTEMS.values() for claim in system.claims]
-    parts = [HEAD.format(tally=_tally([best.get(name) for _, name in known]))]
-    parts += [_table(system, best) for system in SYSTEMS.values()]
-    parts += [DETAILS, *(_details(each) for _, name in known for each in judged.get(name, ()))]
-    parts += ["\n## Remarks\n\n", *remarks] if remarks else []
-    return "".join(parts)
+        system = SYSTEMS[content["system"]]
+        claims = {claim.id: claim for claim in system.claims}
+        for found in content["claims"]:
+            judgement = Judgement(system, claims[found["id"]], found, content["scale"], len(content["seeds"]))
+            judged.setdefault(found["id"], []).append(judgement)
+        if "remark" in content:
+            remarks.setdefault(system.name, []).append(f"- `{path.name}`: {content['remark']}\n")
+    for each in judged.values():
+        each.sort(key=lambda judgement: judgement.rank, reverse=True)
+    made = {f"claims/{_page(system)}": _comparisons(system, judged, remarks) for system in SYSTEMS.values()}
+    return {"claims.md": _claims(judged), **made}
 
 
-def _tally(best: Sequence[Judgement | None]) -> str:
-    counts = Counter(each.verdict if each else NOT_JUDGED for each in best)
+def _page(system: System) -> str:
+    """How the pages of a paper are called, here and where its verdicts are explained."""
+    return f"{system.name.replace('_', '-')}.md"
+
+
+def _claims(judged: Mapping[str, Sequence[Judgement]]) -> str:
+    best = {name: found[0] for name, found in judged.items()}
+    tally = _tally([claim for system in SYSTEMS.values() for claim in system.claims], best)
+    return HEAD.format(tally=tally) + "".join(_table(system, best) for system in SYSTEMS.values())
+
+
+def _tally(claims: Sequence[Claim], best: Mapping[str, Judgement]) -> str:
+    counts = Counter(best[claim.id].verdict if claim.id in best else NOT_JUDGED for claim in claims)
     told = ", ".join(f"*{each}* {counts[each]}" for each in (*Verdict, NOT_JUDGED) if counts[each])
-    return f"Verdicts on {len(best)} claims: {told}."
+    return f"Verdicts on {len(claims)} claims: {told}."
 
 
 def _table(system: System, best: Mapping[str, Judgement]) -> str:
+    page = _page(system)
     lines = [
         f"\n## {system.name}\n\n{system.paper}.\n\n",
-        "| claim | paper | difference | verdict | gates | scale | seeds |\n|---|---|---|---|---|---|---|\n",
+        f"{_tally(system.claims, best)} [What explains them]({page}). [All comparisons](claims/{page}).\n\n",
+        _header(*COLUMNS),
     ]
     for claim in system.claims:
         found = best.get(claim.id)
-        cells = ["–", NOT_JUDGED, "–", "–", "–"] if found is None else _cells(found)
-        lines.append(_row(f"**{claim.id}** {claim.sentence}", claim.paper, *cells))
+        cells = ["–", "–", NOT_JUDGED, "–", "–"] if found is None else _cells(found)
+        named = claim.id if found is None else f"[{claim.id}](claims/{page}#{claim.id.lower()})"
+        lines.append(_row(f"**{named}** {claim.sentence}", claim.paper, *cells))
     return "".join(lines)
 
 
-def _cells(found: Judgement) -> list[str]:
-    several = "*" if len(found.claim["comparisons"]) > 1 else ""
-    difference = _difference(found.deciding) + several
-    return [difference, f"**{found.verdict}**", found.gate, found.scale, str(found.seeds)]
+def _cells(judgement: Judgement) -> list[str]:
+    deciding = judgement.deciding
+    asked = f", asked: {deciding.definition.asked}" if deciding.definition.asked else ""
+    several = "*" if len(judgement.comparisons) > 1 else ""
+    difference = f"{_difference(deciding.found)}{several}{asked}"
+    return [_told(deciding.figures), difference, f"**{judgement.verdict}**", judgement.gate, judgement.command]
 
 
-def _details(found: Judgement) -> str:
-    lines = [f"\n### {found.claim['id']}, {found.scale}: {found.verdict}\n\n{found.claim['claim']}.\n\n"]
-    lines += ["| comparison | difference | half of the paper's | verdict |\n|---|---|---|---|\n"]
-    lines += [
-        _row(part["claims"], _difference(part), _half_of_paper(part), part["verdict"])
-        for part in found.claim["comparisons"]
-    ]
-    if found.claim["gates"]:
-        lines += ["\n| gate | figures | |\n|---|---|---|\n"]
-        lines += [_gate(gate) for gate in found.claim["gates"]]
+def _comparisons(
+    system: System, judged: Mapping[str, Sequence[Judgement]], remarks: Mapping[str, Sequence[str]]
+) -> str:
+    lines = [COMPARISONS.format(name=system.name, paper=system.paper, page=_page(system))]
+    for claim in system.claims:
+        lines.append(f"\n## {claim.id}\n\n{claim.sentence}. The paper: {claim.paper}.\n")
+        lines += [part for judgement in judged.get(claim.id, ()) for part in _details(judgement)]
+    if system.name in remarks:
+        lines += ["\n## Remarks\n\n", *remarks[system.name]]
     return "".join(lines)
+
+
+def _details(judgement: Judgement) -> Iterator[str]:
+    about = f"{judgement.claim.id}, {judgement.scale} scale, {judgement.seeds} seeds"
+    yield f"\n### {about}: {judgement.verdict}\n\n{judgement.command}\n\n"
+    yield _header("comparison", "figures", "difference", "half of the paper's", "verdict")
+    for part in judgement.comparisons:
+        means = ", ".join(map(_mean, part.figures))
+        found = part.found
+        yield _row(found["claims"], means, _difference(found), _number(found["half_of_paper"]), found["verdict"])
+    if judgement.beside:
+        yield f"\nBeside: {_told(judgement.beside)}.\n"
+    if judgement.found["gates"]:
+        yield "\n" + _header("gate", "figures", "")
+        yield from map(_gate, judgement.found["gates"])
+
+
+def _told(figures: Sequence[Figure]) -> str:
+    """The figures with their labels; words that all labels have in common are said once, before them."""
+    labels = [[term.split(", ") for term in figure["label"].split(" − ")] for figure in figures]
+    terms = [term for label in labels for term in label]
+    shared = [word for word in terms[0] if all(word in term for term in terms)] if len(terms) > 1 else []
+    rest = [" − ".join(", ".join(word for word in term if word not in shared) for term in label) for label in labels]
+    head = f"{', '.join(shared)}: " if shared else ""
+    return head + "; ".join(f"{label} {_bold(figure)}" for label, figure in zip(rest, figures, strict=True))
+
+
+def _bold(figure: Figure) -> str:
+    """The mean with its unit, set apart from labels that end in a number."""
+    return f"**{_mean(figure)}**" + ("" if figure["unit"] == "%" else f" {figure['unit']}")
+
+
+def _mean(figure: Figure) -> str:
+    values = figure["values"]
+    return "–" if None in values else _number(statistics.fmean(values))
 
 
 def _difference(part: Mapping[str, Any]) -> str:
-    if part["mean"] is None:
-        return "–"
-    interval = "" if part["interval"] is None else ", {:.2f} to {:.2f}".format(*part["interval"])
-    return f"{part['mean']:.2f}{interval}"
+    interval = "" if part["interval"] is None else " ({} to {})".format(*map(_number, part["interval"]))
+    return f"{_number(part['mean'])}{interval}"
 
 
-def _half_of_paper(part: Mapping[str, Any]) -> str:
-    return "–" if part["half_of_paper"] is None else f"{part['half_of_paper']:.2f}"
+def _number(value: float | None) -> str:
+    """With a true minus, at which no browser breaks the line; zero has none."""
+    return "–" if value is None else f"{round(value, 2) + 0:.2f}".replace("-", "−")
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
     passed = {True: "passed", False: "not passed", None: "not measured"}[gate["passed"]]
-    figures = [_mean(item) for item in gate["figures"] if item["variants"]]
-    return _row(gate["condition"], ", ".join(figures), passed)
+    return _row(gate["condition"], ", ".join(_mean(item) for item in gate["figures"] if item["variants"]), passed)
 
 
-def _mean(item: Mapping[str, Any]) -> str:
-    values = item["values"]
-    return "–" if None in values else f"{sum(values) / len(values):.2f}"
+def _header(*cells: str) -> str:
+    return _row(*cells) + f"|{'---|' * len(cells)}\n"
 
 
 def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(Path(sys.argv[1])))
+    folder = Path(sys.argv[1])
+    for path, text in pages(folder).items():
+        write_text(folder.parent / path, text)

@@ -1,47 +1,61 @@
-"""The page of results is what the files of finished reproductions say."""
+"""The pages of results are what the files of finished reproductions say."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from personae.reproduce.results import page
+from personae.reproduce.results import pages
 from personae.reproduce.systems import SYSTEMS
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
+FEDFACE = {claim.id: claim for claim in SYSTEMS["fedface"].claims}
 
 
-def test_the_page_is_made_from_the_files():
-    made = subprocess.run(
-        [sys.executable, "-m", "personae.reproduce.results", RESULTS / "claims"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert made.stdout == (RESULTS / "claims.md").read_text() == page(RESULTS / "claims")
+def test_the_pages_on_disk_are_made_from_the_files(tmp_path: Path):
+    shutil.copytree(RESULTS / "claims", tmp_path / "claims", ignore=shutil.ignore_patterns("*.md"))
+    subprocess.run([sys.executable, "-m", "personae.reproduce.results", tmp_path / "claims"], check=True)
+    made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.md")}
+    kept = [RESULTS / "claims.md", *(RESULTS / "claims").glob("*.md")]
+    assert made == {str(path.relative_to(RESULTS)): path.read_text() for path in kept} == pages(RESULTS / "claims")
 
 
 def test_its_claims_are_those_of_the_papers():
     for path in (RESULTS / "claims").glob("*.json"):
         content = json.loads(path.read_text())
         known = {claim.id: claim for claim in SYSTEMS[content["system"]].claims}
+        assert content["seeds"] == list(range(len(content["seeds"]))), "a row's command names their number alone"
         for claim in content["claims"]:
             assert (claim["claim"], claim["paper"]) == (known[claim["id"]].sentence, known[claim["id"]].paper)
             assert len(claim["gates"]) == len(known[claim["id"]].gates)
+            assert [part["claims"] for part in claim["comparisons"]] == [part.text for part in known[claim["id"]].parts]
+
+
+def test_the_figures_of_a_comparison_are_those_that_it_was_made_of():
+    """Unless it is a slope, the mean difference is that of the two figures of the row."""
+    compared = re.compile(r"^\| [^|\\]+ > [^|]+ \| (\S+), (\S+) \| (\S+) \(", re.MULTILINE)
+    found = [each for name, text in pages(RESULTS / "claims").items() if "/" in name for each in compared.findall(text)]
+    assert len(found) > 80
+    for row in found:
+        high, low, difference = (float(each.replace("−", "-")) for each in row)
+        assert abs(high - low - difference) < 0.011  # of figures that are rounded
 
 
 def test_every_claim_has_a_row_and_one_that_was_not_judged_says_so(tmp_path: Path):
-    lines = page(tmp_path).splitlines()
+    lines = pages(tmp_path)["claims.md"].splitlines()
     for system in SYSTEMS.values():
         for claim in system.claims:
             (row,) = (line for line in lines if line.startswith(f"| **{claim.id}** "))
-            assert row.endswith("| – | not judged | – | – | – |")
+            assert row.endswith("| – | – | not judged | – | – |")
     count = sum(len(system.claims) for system in SYSTEMS.values())
     assert f"Verdicts on {count} claims: *not judged* {count}." in lines
 
 
-def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True) -> None:
-    """FF-3 as a reproduction with two seeds would have it."""
+def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True, claim: str = "FF-5") -> None:
+    """A claim of two comparisons as a reproduction with two seeds would have it."""
+    definition = FEDFACE[claim]
     gates = [
         {
             "condition": "central > FedFace + 1",
@@ -53,64 +67,82 @@ def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True) -
             "passed": passed,
         }
     ]
-    parts = [
-        {"claims": "a > b", "mean": 0.5, "interval": [-1.0, 2.0], "half_of_paper": 1.25, "p": 0.01, "verdict": "holds"},
-        {
-            "claims": "|a − b| < 1",
-            "mean": None,
-            "interval": None,
-            "half_of_paper": None,
-            "p": None,
-            "verdict": "not measured",
-        },
-        {
-            "claims": "c > d",
-            "mean": -2.0,
-            "interval": [-3.0, -1.0],
-            "half_of_paper": None,
-            "p": 0.97,
-            "verdict": verdict,
-        },
+    figures = [
+        {"label": quantity.label, "unit": "%", "values": [80.0 + place, 81.0 + place]}
+        for place, quantity in enumerate(definition.quantities)
     ]
-    claim = {"id": "FF-3", "claim": "it is so", "paper": "1 > 0", "verdict": verdict}
-    content = {
-        "system": "fedface",
-        "scale": scale,
-        "seeds": [0, 1],
-        "claims": [{**claim, "gates": gates, "comparisons": parts}],
-    }
+    measured = {"mean": -2.0, "interval": [-3.0, -0.001], "half_of_paper": 1.25, "p": 0.97}
+    missing = dict.fromkeys(measured)
+    comparisons = [
+        {"claims": part.text, **found, "verdict": said}
+        for part, found, said in zip(definition.parts, (missing, measured), ("not measured", verdict), strict=True)
+    ]
+    found = {"id": claim, "verdict": verdict, "gates": gates, "figures": figures, "comparisons": comparisons}
+    content = {"system": "fedface", "scale": scale, "seeds": [0, 1], "remark": "It is so.", "claims": [found]}
     (folder / f"{scale}.json").write_text(json.dumps(content))
 
 
-def row(folder: Path) -> list[str]:
-    (line,) = (line for line in page(folder).splitlines() if line.startswith("| **FF-3** "))
+def row(folder: Path, claim: str = "FF-5") -> list[str]:
+    start = f"| **[{claim}](claims/fedface.md#{claim.lower()})** "
+    (line,) = (line for line in pages(folder)["claims.md"].splitlines() if line.startswith(start))
     return line.strip("| ").split(" | ")[2:]
 
 
-def test_a_row_has_the_comparison_that_decides_and_below_are_all(tmp_path: Path):
+def command(scale: str) -> str:
+    return f"`personae reproduce fedface --scale {scale} --claims FF-5 --seeds 2`"
+
+
+def test_a_row_has_the_comparison_that_decides_and_the_page_of_its_paper_has_all(tmp_path: Path):
     judged(tmp_path, "paper", "does not hold")
-    assert row(tmp_path) == ["-2.00, -3.00 to -1.00*", "**does not hold**", "passed", "paper", "2"]
-    assert """### FF-3, paper: does not hold
+    assert row(tmp_path) == [
+        "FedFace, mean over its rounds **82.50**; without mean, over its rounds **83.50**",
+        "−2.00 (−3.00 to 0.00)*",
+        "**does not hold**",
+        "passed",
+        command("paper"),
+    ]
+    comparisons = pages(tmp_path)["claims/fedface.md"]
+    assert (
+        f"""## FF-5
 
-it is so.
+{FEDFACE["FF-5"].sentence}. The paper: {FEDFACE["FF-5"].paper}.
 
-| comparison | difference | half of the paper's | verdict |
-|---|---|---|---|
-| a > b | 0.50, -1.00 to 2.00 | 1.25 | holds |
-| /a − b/ < 1 | – | – | not measured |
-| c > d | -2.00, -3.00 to -1.00 | – | does not hold |
+### FF-5, paper scale, 2 seeds: does not hold
 
-| gate | figures | |
+{command("paper")}
+
+| comparison | figures | difference | half of the paper's | verdict |
+|---|---|---|---|---|
+| \\|without mean − FedFace\\| < 1 | 80.50, 81.50 | – | – | not measured |
+| {FEDFACE["FF-5"].parts[1].text} | 82.50, 83.50 | −2.00 (−3.00 to 0.00) | 1.25 | does not hold |
+
+| gate | figures |  |
 |---|---|---|
 | central > FedFace + 1 | 92.50, – | passed |
-""" in page(tmp_path)
+"""
+        in comparisons
+    )
+    assert comparisons.endswith("## Remarks\n\n- `paper.json`: It is so.\n")
+    assert "Remarks" not in pages(tmp_path)["claims/fedgc.md"]
+
+
+def test_what_the_figures_share_is_said_once_and_what_is_asked_is_said_unless_it_is_zero(tmp_path: Path):
+    judged(tmp_path, "paper", "does not hold", claim="FF-4")
+    assert row(tmp_path, "FF-4")[:2] == [
+        "FedFace **82.50**; without spreadout **81.50**",
+        "−2.00 (−3.00 to 0.00)*, asked: above 5",
+    ]
+    assert "in turn: FedFace **" in pages(RESULTS / "claims")["claims.md"]
+    assert "equal, HF-MAML: tuned, trained − untuned, trained **" in pages(RESULTS / "claims")["claims.md"]
+    assert FEDFACE["FF-5"].parts[0].asked == "within 1"
 
 
 def test_of_several_scales_the_row_has_the_one_that_says_most(tmp_path: Path):
     judged(tmp_path, "small", "does not hold")
     judged(tmp_path, "paper", "regime not reached", passed=False)
-    assert row(tmp_path)[1:] == ["**does not hold**", "passed", "small", "2"]
+    assert row(tmp_path)[2:] == ["**does not hold**", "passed", command("small")]
     judged(tmp_path, "large", "holds", passed=None)
-    assert row(tmp_path)[1:] == ["**holds**", "not measured", "large", "2"]
+    assert row(tmp_path)[2:] == ["**holds**", "not measured", command("large")]
     judged(tmp_path, "paper", "within noise")
-    assert row(tmp_path)[3] == "large"
+    assert row(tmp_path)[4] == command("large")
+    assert re.findall(r"### FF-5, (\w+)", pages(tmp_path)["claims/fedface.md"]) == ["large", "small", "paper"]
