@@ -36,7 +36,8 @@ COMPARISONS = """# All comparisons: {name}
 {paper}.
 
 Each claim is here with every scale at which it was judged, all its comparisons and the figures of its gates. The [table
-of claims](../claims.md) has one row for each claim, and [Results](../{page}) explains the verdicts. Figures are means over the seeds, intervals have 95%. A comparison within noise does not hold if *half of the
+of claims](../claims.md) has one row for each claim, and [Results](../{page}#why-claims-do-not-hold) says why some do
+not hold. Figures are means over the seeds, intervals have 95%. A comparison within noise does not hold if *half of the
 paper's* difference is excluded.
 """
 COLUMNS = ("claim", "paper", "ours", "difference", "verdict", "gate", "command")
@@ -152,7 +153,7 @@ def _table(system: System, best: Mapping[str, Judgement]) -> str:
     page = _page(system)
     lines = [
         f"\n## {system.name}\n\n{system.paper}.\n\n",
-        f"{_tally(system.claims, best)} [What explains them]({page}). [All comparisons](claims/{page}).\n\n",
+        f"{_tally(system.claims, best)} [Why]({page}#why-claims-do-not-hold). [All comparisons](claims/{page}).\n\n",
         _header(*COLUMNS),
     ]
     for claim in system.claims:
