@@ -24,12 +24,14 @@ HEAD = """# Claims of papers
 The verdict is that of the largest scale at which the claim was decided. If there is none, it is the one that says most.
 *Ours* has the figures of the comparison that decides the claim: means over the seeds, in percent unless a unit is
 given. *Difference* is the first minus the second, or the slope if there are more, with the 95% interval. It has to be
-above zero, unless the row asks for something else. A star marks claims with several comparisons. The id of a claim
-leads to all of them, and to the figures of its gates. *Gate* says whether the situation was reached that the claim is
-about. Papers measure on other faces than we do: compare differences, not levels.
+above zero, unless the row asks for something else. What is within noise does not hold if half of the paper's difference
+is excluded. A star marks claims with several comparisons. The id of a claim leads to all of them, and to the figures of
+its gates. *Gate* says whether the situation was reached that the claim is about. Papers measure on other faces than we
+do: compare differences, not levels.
 
-A command repeats its row. With `--budget 0` it only says how long that will take, and `--device cuda` uses a GPU.
-[Reproduce a paper](../howto/reproduce.md) explains how a claim is decided.
+A command repeats its row. Add `--budget 0` to see only how long that will take, `--device cuda` to use a GPU, and
+`--resume` for further rows of the same system and scale. [Reproduce a paper](../howto/reproduce.md) explains how a
+claim is decided.
 """
 COMPARISONS = """# All comparisons: {name}
 
