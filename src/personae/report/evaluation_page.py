@@ -91,17 +91,17 @@ def _curves(results: Mapping[str, BenchmarkResult]) -> Section:
     roc = [Line(key, curve.far, curve.tar) for key, curve in drawn.items()]
     det = [Line(key, *zip(*curve.det, strict=True)) for key, curve in drawn.items()]
     figures = [
-        Figure("ROC", roc_curves("roc", roc), ends(roc), list(drawn)),
-        Figure("DET", det_curves("det", det), ends(roc), list(drawn)),
+        Figure("ROC", roc_curves(roc), ends(roc), list(drawn)),
+        Figure("DET", det_curves(det), ends(roc), list(drawn)),
     ]
     return Section("curves", "Operating points", figures=figures if drawn else [])
 
 
 def _scores(results: Mapping[str, BenchmarkResult]) -> Section:
     found = []
-    for number, (name, result) in enumerate(results.items()):
+    for name, result in results.items():
         if (bins := result.histogram) is not None:
-            svg = score_histogram(f"scores-{number}", bins.edges, bins.genuine, bins.impostor)
+            svg = score_histogram(bins.edges, bins.genuine, bins.impostor)
             summary = f"{counted(sum(bins.genuine), 'pair')} of one person, {sum(bins.impostor):,} of two."
             found.append(Figure(f"{name}: scores", svg, summary, (GENUINE, IMPOSTOR)))
     return Section("scores", "Scores", figures=found)

@@ -46,14 +46,13 @@ def progress(run: Run) -> Section:
         if run.records[stage.name].loss
     ]
     if _is_curve(losses):
-        found.append(_over_rounds("loss", "Training loss", "loss", losses))
+        found.append(_over_rounds("Training loss", "loss", losses))
     places = _benchmarks_over_rounds(run) | _clients_over_rounds(run)
     for metric in dict.fromkeys(metric for _, metric in places):
         drawn = {place: lines for (place, of), lines in places.items() if of == metric and _is_curve(lines)}
         limits = _shared([line for lines in drawn.values() for line in lines])
         for place, lines in drawn.items():
-            name = f"curve-{len(found)}"
-            found.append(_over_rounds(name, f"{place}: {metric}", metric, lines, limits, metric=chosen(metric)))
+            found.append(_over_rounds(f"{place}: {metric}", metric, lines, limits, metric=chosen(metric)))
     return Section("curves", "Curves", "Loss and figures over the rounds.", figures=found)
 
 
@@ -96,14 +95,14 @@ def _clients_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
 
 def operating_points(run: Run) -> Section:
     found = []
-    for number, benchmark in enumerate(_benchmarks(run)):
+    for benchmark in _benchmarks(run):
         lines = []
         for stage in _sharing(run):
             result = (run.records[stage.name].evaluation or {}).get(benchmark)
             if result and result["roc"]["far"]:
                 lines.append(Line(key_of(run, stage.name), result["roc"]["far"], result["roc"]["tar"]))
         if lines:
-            found.append(Figure(f"{benchmark}: ROC over all pairs", roc_curves(f"roc-{number}", lines), ends(lines)))
+            found.append(Figure(f"{benchmark}: ROC over all pairs", roc_curves(lines), ends(lines)))
     return Section("roc", "ROC", "True accepts over false accepts, for every threshold.", figures=found)
 
 
@@ -115,7 +114,7 @@ def ends(lines: Sequence[Line]) -> str:
 
 def score_distributions(run: Run) -> Section:
     found = []
-    for number, benchmark in enumerate(_benchmarks(run)):
+    for benchmark in _benchmarks(run):
         results = {
             at: (run.records[stage.name].evaluation or {})[benchmark]["histogram"]
             for at, stage in enumerate(run.stages)
@@ -123,7 +122,7 @@ def score_distributions(run: Run) -> Section:
         }
         limits = histogram_limits([(bins["edges"], bins["genuine"], bins["impostor"]) for bins in results.values()])
         for at, bins in results.items():
-            svg = score_histogram(f"scores-{number}-{at}", bins["edges"], bins["genuine"], bins["impostor"], limits)
+            svg = score_histogram(bins["edges"], bins["genuine"], bins["impostor"], limits)
             summary = f"{counted(sum(bins['genuine']), 'pair')} of one person, {sum(bins['impostor']):,} of two."
             found.append(Figure(f"{benchmark}: {run.stages[at].label}", svg, summary, (GENUINE, IMPOSTOR)))
     lead = "How similar photographs of one person are, and photographs of different people. Less overlap is better."
@@ -146,11 +145,11 @@ def per_client(run: Run) -> Section:
                     values[key_of(run, stage.name, personal=kind == "personal")] = heights
         if not values:
             continue
-        identity, names = f"bars-{len(found)}", [f"{each} (new)" if each in new else each for each in everybody]
+        names = [f"{each} (new)" if each in new else each for each in everybody]
         if len(everybody) * len(values) <= MOST_BARS:
-            svg = client_bars(identity, names, values)
+            svg = client_bars(f"bars-{len(found)}", names, values)
         else:
-            svg = client_distribution(identity, {key: _finite(all_) for key, all_ in values.items()})
+            svg = client_distribution({key: _finite(all_) for key, all_ in values.items()})
         place, metric = heading(name)
         title = f"{place or 'own people'}: {metric} of {counted(len(everybody), 'client')}"
         found.append(Figure(title, svg, _ranges(values), metric=chosen(metric), wide=True))
@@ -163,7 +162,6 @@ def chosen(metric: str) -> str:
 
 
 def _over_rounds(
-    name: str,
     title: str,
     ylabel: str,
     lines: Sequence[Line],
@@ -172,7 +170,7 @@ def _over_rounds(
     metric: str = "",
 ) -> Figure:
     last = (f"{line.key.label} ends at {f'{line.y[-1]:.1%}' if metric else f'{line.y[-1]:.4g}'}" for line in lines)
-    svg = curves(name, lines, ylabel, percent=bool(metric), limits=limits)
+    svg = curves(lines, ylabel, percent=bool(metric), limits=limits)
     return Figure(title, svg, f"{'; '.join(last)}.", metric=metric)
 
 
@@ -187,9 +185,9 @@ def _shared(lines: Sequence[Line]) -> tuple[float, float] | None:
     for line in lines:
         bands = line.band or [0.0] * len(line.y)
         values += [y + sign * band for y, band in zip(line.y, bands, strict=True) for sign in (-1, 1)]
-    known = _finite(values)
+    known = [min(1.0, max(0.0, value)) for value in _finite(values)]
     margin = 0.04 * (max(known) - min(known)) or 0.01 if known else 0.0
-    return (max(0.0, min(known) - margin), min(1.0, max(known)) + margin) if known else None
+    return (max(0.0, min(known) - margin), max(known) + margin) if known else None
 
 
 def _sharing(run: Run) -> list[StageRecord]:

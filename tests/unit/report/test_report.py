@@ -355,8 +355,20 @@ def test_thinning_keeps_both_ends():
 
 def test_values_that_are_not_numbers_do_not_break_figures():
     line = Line(Key("loss", 0), [0, 1, 2], [1.0, math.nan, math.inf])
-    assert "<svg" in curves("a", [line], "loss", percent=False)
+    assert "<svg" in curves([line], "loss", percent=False)
     assert "<svg" in client_bars("b", ["x", "y"], {Key("global", 0): [math.nan, 0.5]})
+
+
+@pytest.mark.parametrize("value", [7.0, -3.0, 1e15])
+def test_clients_that_send_what_is_no_rate_do_not_break_figures(tmp_path, value):
+    folder = fake_run(tmp_path, clients=3, federated_rounds=15)
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for event in events:
+        for figures in event.get("clients", {}).values():
+            figures["global/odd"] = value
+    write_lines(folder / "metrics.jsonl", events)
+    assert "clients, own images (mean ± deviation): odd" in [each.title for each in progress(read_run(folder)).figures]
+    write_report(folder)
 
 
 def test_a_large_run_gives_a_small_page(tmp_path):

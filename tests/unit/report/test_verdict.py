@@ -199,5 +199,5 @@ def test_weights_that_were_given_are_the_baseline_of_what_began_with_them(folder
 def test_a_method_has_one_colour_in_the_chart_and_in_the_legend(folder):
     run = read_run(folder)
     series = {row.label: row.series for row in chart(run, verdict(run)).rows}
-    colours = {key.label: key.variable for key in legend(run)}
+    colours = {key.label: key.colour for key in legend(run)}
     assert {label: f"var(--series-{number})" for label, number in series.items()} == colours
