@@ -29,6 +29,7 @@ from personae.commands.options import (
 )
 from personae.console import notify
 from personae.errors import ConfigError, Diverged
+from personae.experiment.keys import refuse_unknown_keys
 from personae.experiment.reading import are_faces, read_experiment
 from personae.interrupts import interruptible
 
@@ -148,6 +149,8 @@ def run(
         raise ConfigError(f"{named}: these go with a folder of faces; an experiment file has its own settings")
     else:
         texts = [read_experiment(path, settings or [], name) for name in names]
+        for text in texts:
+            refuse_unknown_keys(*text)
         from personae.experiment.config import parse_experiment
 
         experiments = [parse_experiment(*text).handled(handling) for text in texts]

@@ -32,18 +32,27 @@ def explain(error: ValidationError, root: Any, prefix: str = "", within: Any = N
     problems = error.errors(include_url=False)
     first = min(problems, key=lambda problem: problem["type"] not in _MISSPELT)  # its right name may seem missing
     place = ".".join([*filter(None, [prefix]), *_steps(first["loc"], within)])
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if first["type"] in _MISSPELT:
-        if today := replacement(place):
-            return f"{place}: this key is no longer there; write {today}{more}"
         valid = _keys_at(root, first["loc"][:-1]) + list(also if len(first["loc"]) == 1 else ())
-        return f"{place}: there is no such key{nearest(str(first['loc'][-1]), valid)}{more}"
+        return misspelt(place, str(first["loc"][-1]), valid, len(problems) - 1)
+    more = _and_more(len(problems) - 1)
     if first["type"] in ("missing", "missing_argument"):
         return f"{place}: this is missing{more}"
     text = first["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     for theirs, plain in _PLAIN.items():
         text = text.replace(theirs, plain, 1)
     return f"{place}: {text}, not {first['input']!r}{more}" if _is_plain(first["input"]) else f"{place}: {text}{more}"
+
+
+def misspelt(place: str, key: str, valid: Iterable[str], more: int) -> str:
+    """That there is no such key at a place, and which of the valid ones may be meant; there are `more` problems."""
+    if today := replacement(place):
+        return f"{place}: this key is no longer there; write {today}{_and_more(more)}"
+    return f"{place}: there is no such key{nearest(key, valid)}{_and_more(more)}"
+
+
+def _and_more(problems: int) -> str:
+    return f" (and {problems} more)" if problems else ""
 
 
 def _steps(place: Sequence[int | str], within: Any) -> Iterator[str]:

@@ -58,12 +58,14 @@ def test_what_is_wrong_with_the_text_of_an_experiment_is_told_at_once(
     assert (code, names & HEAVY) == (2, set())
 
 
-def test_a_key_that_does_not_exist_takes_pytorch_alone(tmp_path: Path):
-    """The keys of an algorithm are those of its class, and that is written with PyTorch."""
+@pytest.mark.parametrize(("algorithm", "heavy"), [("marginn = 3", set()), ("margin = 3", {"torch"})])
+def test_keys_of_algorithms_are_checked_without_pytorch_and_values_with_it_alone(
+    tmp_path: Path, algorithm: str, heavy: set[str]
+):
     path = tmp_path / "exp.toml"
-    path.write_text('name = "x"\n[[stages]]\nname = "a"\nalgorithm = { name = "fedpe", marginn = 3 }\n')
+    path.write_text(f'name = "x"\n[[stages]]\nname = "a"\nalgorithm = {{ name = "fedpe", {algorithm} }}\n')
     code, names = imported("run", str(path))
-    assert (code, names & HEAVY) == (2, {"torch"})
+    assert (code, names & HEAVY) == (2, heavy)
 
 
 def test_faces_are_inspected_without_pytorch(tmp_path: Path):
