@@ -221,7 +221,9 @@ def _finite(values: Iterable[float]) -> list[float]:
 
 
 def _benchmarks(run: Run) -> list[str]:
-    return list(dict.fromkeys(name for record in run.records.values() for name in record.evaluation or {}))
+    """Those that some stage with a shared model of its own has figures of."""
+    evaluations = (run.records[stage.name].evaluation for stage in _sharing(run))
+    return list(dict.fromkeys(name for evaluation in evaluations for name in evaluation or {}))
 
 
 def _client_metrics(all_: Iterable[Mapping[str, object]]) -> list[str]:

@@ -64,6 +64,8 @@ class Record:
     """Figures of clusters by kind of images (training, test) and client: the latest, of faces without labels."""
     benchmarks: dict[int, Metrics] = field(default_factory=dict)
     clients: dict[int, Mapping[str, Spread]] = field(default_factory=dict)
+    first_clients: Mapping[str, Metrics] = field(default_factory=dict)
+    """Of the model that the stage began with; `last_clients` is of the last evaluation after that."""
     last_clients: Mapping[str, Metrics] = field(default_factory=dict)
     new_clients: frozenset[str] = frozenset()
     """Those of them that took no part in training."""
@@ -275,7 +277,9 @@ def _add_event(record: Record, event: Event) -> None:
                 for client, metrics in event.clients.items()
             }
             record.clients[event.round] = spread(figures)
-            if event.round:  # before the first round they are not yet of this stage
+            if not event.round:  # they are not yet of this stage
+                record.first_clients = figures
+            else:
                 record.last_clients = figures
                 record.new_clients = frozenset(event.new)
                 for images, model in (("test", "global"), ("test, personal", "personal")):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from personae.report.measured import Difference, Measured, difference
-from personae.report.records import Record, Run, StageRecord
+from personae.report.records import Metrics, Record, Run, StageRecord
 from personae.report.wording import duration, joined, percent, size
 from personae.words import counted
 
@@ -163,12 +163,16 @@ def _given(run: Run, questions: Sequence[Question]) -> list[Model]:
     """The weights that the experiment names, as they were before any training."""
     if not run.config.get("weights") or not run.stages:
         return []
-    before = run.records[run.stages[0].name].benchmarks.get(0, {})
+    first = run.records[run.stages[0].name]
+    before = first.benchmarks.get(0, {})
     figures = {
         each.name: Measured.mean([Measured(before[name]) for name in before if _is_of(name, each)])
         for each in questions
         if any(_is_of(name, each) for name in before)
     }
+    for each in questions:
+        if each.name == "own" and (own := _over_clients(first, f"global/{each.metric}", first.first_clients)):
+            figures[each.name] = own
     label = "the given weights"
     return [Model(label, Role.START, StageRecord("", label), False, figures, 0)] if figures else []
 
@@ -194,10 +198,10 @@ def _line(run: Run, stage: StageRecord) -> list[StageRecord]:
 
 def _measured(record: Record, question: Question, kind: str) -> Measured | None:
     if question.name == "own":
-        return _over_clients(record, f"{kind}/{question.metric}")
+        return _over_clients(record, f"{kind}/{question.metric}", record.last_clients)
     places = [name.rpartition("/")[0] for name in record.final_metrics if _is_of(name, question)]
     if kind == "personal":
-        found = [_over_clients(record, f"personal/{place}/{question.metric}") for place in places]
+        found = [_over_clients(record, f"personal/{place}/{question.metric}", record.last_clients) for place in places]
         return Measured.mean([each for each in found if each]) if any(found) else None
     resampled = {name: result.get("resampled", {}) for name, result in (record.evaluation or {}).items()}
     metrics = record.final_metrics
@@ -212,11 +216,11 @@ def _is_of(name: str, question: Question) -> bool:
     return name.startswith("heldout") and name.rpartition("/")[2] == question.metric
 
 
-def _over_clients(record: Record, name: str) -> Measured | None:
+def _over_clients(record: Record, name: str, clients: Mapping[str, Metrics]) -> Measured | None:
     """Of the clients that took part in training."""
     known = {
         client: figures[name]
-        for client, figures in record.last_clients.items()
+        for client, figures in clients.items()
         if client not in record.new_clients and math.isfinite(figures.get(name, math.nan))
     }
     return Measured.over_clients(known) if known else None

@@ -67,9 +67,12 @@ def _advice(run: Run, stage: StageRecord) -> str:
 
 
 def _main_figures(metrics: Metrics) -> Iterator[str]:
-    """Of each benchmark the strictest rate that accepts enough; of clients only where there is no benchmark."""
+    """Of each benchmark the strictest rate that accepts enough; of clients only where there is no benchmark.
+
+    Of clients, pairs of their own people and those with everybody's impostors (1:1) count as two benchmarks.
+    """
     rates = [name for name in metrics if RATE in name and not name.endswith(DEVIATION) and metrics[name] >= ENOUGH]
     chosen = [name for name in rates if not name.startswith(CLIENTS)] or rates
-    for place in dict.fromkeys(name.rpartition("/")[0] for name in chosen):
-        at_place = (name for name in chosen if name.rpartition("/")[0] == place)
-        yield min(at_place, key=lambda name: float(name.rpartition("@")[2]))
+    for kind in dict.fromkeys(name.rpartition("@")[0] for name in chosen):
+        of_kind = (name for name in chosen if name.rpartition("@")[0] == kind)
+        yield min(of_kind, key=lambda name: float(name.rpartition("@")[2]))

@@ -178,6 +178,16 @@ def test_models_of_their_own_that_are_worse_than_the_shared_one_are_told(tmp_pat
     )
 
 
+def test_a_fall_among_everybody_is_told_where_own_people_alone_are_told_apart_better(tmp_path: Path):
+    held = {"heldout/tar@1e-03": 0.9}
+    run = write_run(tmp_path, {"adapt": [held, held]}, {"adapt": None})
+    before = {"global/tar@1e-02": 0.468, "global/1:1 tar@1e-02": 0.408}
+    own = {"personal/tar@1e-02": 0.502, "personal/1:1 tar@1e-02": 0.388}
+    write_clients(run, {("adapt", 0): before, ("adapt", 1): {**before, **own}})
+    (told,) = warnings_of(read_run(run))
+    assert "leaves clients' own models 2.0 points below its start (clients 1:1 TAR at FAR 1%, personal: 40.8" in told
+
+
 def test_what_to_change_is_what_no_strong_start_has(tmp_path: Path):
     run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}, {"heldout/tar@1e-03": 0.8}]}, {"fedpe": None})
     given = {"head_init": "mean", "batch_norm": "train", "training": {**STRONG_START["training"], "lr": 0.5}}

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from fakeruns import described, edit, fake_run, resample
+from fakeruns import described, edit, fake_run, resample, write_lines
 from personae.evaluation.intervals import Interval
 from personae.report.figures import legend
 from personae.report.first_screen import chart
@@ -194,6 +195,31 @@ def test_weights_that_were_given_are_the_baseline_of_what_began_with_them(folder
     assert found.baseline.figures["new"].value == before
     assert "“the given weights” recognises 13.0%. These data cannot tell whether" in found.sentences[0]
     assert "the given weights" in page(read_run(folder))
+
+
+def test_own_models_are_told_beside_the_given_weights_where_no_stage_shares_a_model(folder):
+    """The page is whole, although no stage has benchmarks of a model of its own."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"weights": "published.safetensors"}))
+    described(folder, federate={"label": "personal", "discloses": ["Scalars"]})
+    summary = json.loads((folder / "summary.json").read_text())
+    alone = [stage for stage in summary["stages"] if stage["name"] == "federate"]
+    (folder / "summary.json").write_text(json.dumps(summary | {"stages": alone}))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    write_lines(folder / "metrics.jsonl", [line for line in lines if line["stage"] == "federate"])
+    for place in (folder / "evaluation").iterdir():
+        if place.stem != "federate":
+            place.unlink()
+    for name in ("timing", "ledger"):
+        records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        write_lines(folder / f"{name}.jsonl", [line for line in records if line["stage"] == "federate"])
+    run = read_run(folder)
+    found = verdict(run)
+    assert [row.label for row in found.rows] == ["the given weights", "personal"]
+    first = run.records["federate"].first_clients
+    expected = statistics.mean(figures["global/tar@1e-02"] for figures in first.values())
+    assert found.models[0].figures["own"].value == pytest.approx(expected)
+    assert "the given weights" in page(run)
 
 
 def test_a_method_has_one_colour_in_the_chart_and_in_the_legend(folder):
