@@ -105,7 +105,12 @@ def experiment() -> str:
         text.append(f"\n## {heading}\n\n{named}{words}\n\n{_keys(_own(kind))}")
     common = [each for name, kind in SHARED.items() for each in _below(name, kind)]
     common += [each for each in parameters(LocalObjective) if each.key.startswith("terms.")]
-    text.append("\n## What most algorithms share\n")
+    text.append(
+        "\n## What most algorithms share\n\nSome algorithms have other defaults, which are listed with them. A table "
+        "changes only what it names: with `training = { lr = 0.01 }`, `unsupervised` still trains for its 100 "
+        "iterations. There are two exceptions. A budget in epochs takes the place of one in iterations, and another "
+        "`kind` of margin has its own defaults.\n"
+    )
     for name, kind in SHARED.items():
         text.append(f"\n### {name}\n\n{first_line(kind)}\n\n{_keys(_below(name, kind))}")
     for heading, (place, registry) in PARTS.items():

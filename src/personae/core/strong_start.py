@@ -6,8 +6,10 @@ that an algorithm has. `docs/results/strong-start.md` has what each of them is w
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import fields
 from typing import Any
+
+from personae.core.own_defaults import with_own_defaults
 
 STRONG_START: Mapping[str, Any] = {
     "head_init": "mean",  # random class embeddings pull the features to where nobody is
@@ -22,13 +24,11 @@ def with_strong_start(kind: type[Any], given: Mapping[str, Any]) -> dict[str, An
     filled = dict(given)
     for setting in fields(kind):
         value, said = STRONG_START.get(setting.name), given.get(setting.name)
-        if said is None and isinstance(value, Mapping) and setting.default_factory is not MISSING:
-            filled[setting.name] = {**asdict(setting.default_factory()), **value}
-        elif isinstance(said, Mapping) and isinstance(value, Mapping):
+        if isinstance(said, Mapping) and isinstance(value, Mapping):
             filled[setting.name] = {**value, **said}
         elif said is None and value is not None:
             filled[setting.name] = value
-    return filled
+    return with_own_defaults(kind, filled)
 
 
 def departures(settings: Mapping[str, Any]) -> list[str]:

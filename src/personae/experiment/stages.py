@@ -12,6 +12,7 @@ from personae.algorithms import AVAILABLE
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.layer import Layer, layered
+from personae.core.own_defaults import with_own_defaults
 from personae.core.selection import Everybody, Selection
 from personae.core.stage import Stage, StageOptions
 from personae.core.strong_start import with_strong_start
@@ -125,6 +126,6 @@ def _chosen(
         raise ConfigError(f"{place}.name is {name!r}{nearest(str(name), registry)}")
     kind = registry[name]
     try:
-        return TypeAdapter(kind).validate_python(rest)
+        return TypeAdapter(kind).validate_python(with_own_defaults(kind, rest))
     except ValidationError as error:
         raise ConfigError(explain(error, kind, place, also=also)) from error

@@ -40,8 +40,10 @@ def test_what_a_file_says_counts():
 
 
 def test_what_an_algorithm_trains_with_by_itself_stays_where_nothing_is_said_against_it():
-    filled = with_strong_start(Tune, {})
-    assert filled["training"] == {**asdict(Tune().training), **STRONG_START["training"]}
+    (section,) = parse_experiment(
+        {**EXPERIMENT, "weights": "model.pth", "stages": [{"name": "s", "algorithm": {"name": "tune"}}]}, "here"
+    ).resolved()["stages"]
+    assert section["algorithm"]["training"] == {**asdict(Tune().training), **STRONG_START["training"]}
 
 
 def test_bad_settings_are_left_for_the_schema_to_refuse():

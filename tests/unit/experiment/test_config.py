@@ -223,6 +223,29 @@ def test_epochs_and_iterations_exclude_each_other() -> None:
         parse_experiment(raw, "x.toml")
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "said", "meant"),
+    [
+        ("unsupervised", {"training": {"lr": 0.01}}, {"training": {"lr": 0.01, "iterations": 100, "epochs": None}}),
+        ("unsupervised", {"training": {"epochs": 2}}, {"training": {"epochs": 2, "iterations": None}}),
+        ("unsupervised", {"training": {"iterations": 7}}, {"training": {"iterations": 7, "epochs": None}}),
+        ("tune", {"training": {"lr": 0.1}}, {"training": {"lr": 0.1, "batch_size": 64, "weight_decay": 0.0}}),
+        ("hf_maml", {"margin": {"scale": 9.0}}, {"margin": {"kind": "arcface", "scale": 9.0, "margin": 0.5}}),
+        ("hf_maml", {"margin": {"kind": "cosface"}}, {"margin": {"kind": "cosface", "scale": 30.0, "margin": 0.4}}),
+        ("hf_maml", {"margin": {"kind": "arcface"}}, {"margin": {"kind": "arcface", "scale": 8.0, "margin": 0.5}}),
+    ],
+)
+@pytest.mark.parametrize("weights", [{}, {"weights": "model.pth"}], ids=["scratch", "weights"])
+def test_a_table_changes_only_what_it_names(
+    algorithm: str, said: dict[str, Any], meant: dict[str, Any], weights: dict[str, str]
+) -> None:
+    raw = {**copy.deepcopy(MINIMAL), **weights}
+    raw["stages"][0]["algorithm"] = {"name": algorithm, **said}
+    (section,) = parse_experiment(raw, "x.toml").resolved()["stages"]
+    for name, table in meant.items():
+        assert {key: section["algorithm"][name][key] for key in table} == table
+
+
 def test_paths_are_meant_from_the_folder_of_the_file(tmp_path: Path) -> None:
     folder = tmp_path / "somewhere"
     folder.mkdir()
