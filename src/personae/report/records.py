@@ -71,6 +71,8 @@ class Record:
     """Those of them that took no part in training."""
     absences: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
+    asked: Counter[str] = field(default_factory=Counter)
+    """By client, in how many rounds it was to train."""
     suspicions: dict[int, Suspicion] = field(default_factory=dict)
     """By round, who was suspected, left out or drawn back."""
     warnings: list[tuple[int, str]] = field(default_factory=list)
@@ -266,6 +268,7 @@ def _add_event(record: Record, event: Event) -> None:
                 name: value for name, value in event.scalars.items() if "/" in name and not name.startswith(CLUSTERS)
             }
             _add_clusters(record, "training", CLUSTERS, event.clients)
+            record.asked.update(event.participants)
             for what, reasons in (("rejected", event.rejected), ("failed", event.failed)):
                 record.absences.update((what, client, reason) for client, reason in reasons.items())
         case GlobalEvaluation():

@@ -1,20 +1,29 @@
 """What a reader of a run's figures is to be told before trusting them."""
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
 
+from personae.core.payload import SAMPLES
 from personae.core.strong_start import departures
-from personae.report.records import Metrics, Run, StageRecord
+from personae.report.records import Metrics, Record, Run, StageRecord
 from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, start_metrics
+from personae.report.wording import joined
 
 TOLD = 0.0005  # a fall that one decimal of a percentage does not show is none
+LESS = 0.8  # what is drawn back to more than this part of itself counts for nearly as much
+NAMED = 3  # clients, in one line
+DRAWN_BACK = {  # by setting of the firewall
+    "samples_multiple": "clients with far more images than the others did not count in full",
+    "norm_multiple": "clients with far longer updates than the others had them shortened",
+}
 RATE = "tar@"
 SHARED, OWN = f"{CLIENTS}global/", f"{CLIENTS}personal/"
 ENOUGH = 0.1  # a rate below is of a few pairs, and its fall is chance
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Stages that ended below where they began, and what the figures gave reason to look at while it ran."""
-    return [*falls_of(run), *remarks_on_rounds(run)]
+    """Stages that ended below where they began or let clients count for less, and what was remarkable as it ran."""
+    return [*falls_of(run), *counted_for_less(run), *remarks_on_rounds(run)]
 
 
 def remarks_on_rounds(run: Run) -> list[str]:
@@ -29,6 +38,38 @@ def remarks_on_rounds(run: Run) -> list[str]:
 def falls_of(run: Run) -> list[str]:
     """Stages that ended below where they began, and what to change."""
     return [line for stage in run.stages for line in _falls(run, stage)]
+
+
+def counted_for_less(run: Run) -> list[str]:
+    """Clients that were drawn back in most rounds and never left out, and what to change if they are honest.
+
+    So looks a client that has far more faces than the others, and the shared model may be worse without them.
+    """
+    return [line for stage in run.stages for line in _drawn_back(stage.label, run.records[stage.name])]
+
+
+def _drawn_back(stage: str, record: Record) -> Iterator[str]:
+    """A line for each setting that drew such clients back: to which part of themselves, and how often."""
+    suspects = {client for each in record.suspicions.values() for client in each.left_out}
+    for setting, words in DRAWN_BACK.items():
+        told = []
+        for client, asked in sorted(record.asked.items()):
+            of = (each.drawn_back.get(client, {}) for each in record.suspicions.values())
+            parts = [part for factors in of if (part := _part(factors, setting)) < LESS]
+            if client not in suspects and 2 * len(parts) > asked:
+                told.append(f"{client} ({100 * statistics.median(parts):.0f}% in {len(parts)} of {asked} rounds)")
+        if told:
+            more = [f"{len(told) - NAMED} more"] if len(told) > NAMED else []
+            yield (
+                f"{stage}: {words}: {joined([*told[:NAMED], *more])}. If you trust them, raise firewall.{setting} "
+                "(docs/concepts/security.md)"
+            )
+
+
+def _part(factors: Mapping[str, float], setting: str) -> float:
+    """What was left of the quantities that a setting bounds, of which one is the number of samples."""
+    bounded = (each for name, each in factors.items() if (name == SAMPLES) == (setting == "samples_multiple"))
+    return min(bounded, default=1.0)
 
 
 def _falls(run: Run, stage: StageRecord) -> Iterator[str]:

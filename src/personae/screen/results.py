@@ -17,7 +17,7 @@ from personae.report.records import read_events, read_run
 from personae.report.table import rows_of
 from personae.report.verdict import Verdict
 from personae.report.verdict import verdict as verdict_of
-from personae.report.warnings import falls_of, remarks_on_rounds, warnings_of
+from personae.report.warnings import counted_for_less, falls_of, remarks_on_rounds, warnings_of
 from personae.screen.basics import print_json, say
 
 SETTINGS = 12  # that are shown; the page has all
@@ -98,7 +98,7 @@ def models(run: Path, page: Path, as_json: bool) -> None:
         evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         print_json({"run": str(run), "report": str(page), **evaluated})
         return
-    _warn(falls_of(content))  # nobody should read figures of a model that got worse before knowing that it did
+    _warn([*falls_of(content), *counted_for_less(content)])  # nobody should read figures before knowing of these
     verdict(found)
     print_clusters(output, run)
     _warn(remarks_on_rounds(content))

@@ -205,6 +205,42 @@ def test_a_fall_is_the_first_line_of_the_results(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith("- fedpe ends 10.0 points below its start")
 
 
+def write_suspicions(run: Path, drawn_back: list[dict[str, dict[str, float]]], left_out: tuple[str, ...] = ()) -> None:
+    """Rounds in which ann, bob and eve were asked, and what of theirs was drawn back in each."""
+    with (run / "metrics.jsonl").open("a") as lines:
+        for number, factors in enumerate(drawn_back, start=1):
+            place = {"stage": "fedpe", "round": number}
+            asked = {"event": "round", **place, "participants": ["ann", "bob", "eve"], "rejected": {}, "failed": {}}
+            done = {"event": "suspicion", **place, "scores": {}, "left_out": dict.fromkeys(left_out, "why")}
+            lines.write(json.dumps({**asked, "scalars": {}}) + "\n")
+            lines.write(json.dumps({**done, "drawn_back": factors}) + "\n")
+
+
+def test_a_client_that_counts_for_less_in_most_rounds_is_told_with_what_to_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}]}, {"fedpe": None})
+    large = {"ann": {"number of samples": 0.11}}
+    long = {"ann": {"number of samples": 0.11, "update": 0.3, "change of BatchNorm's statistics": 0.9}}
+    slightly = {"eve": {"number of samples": 0.9}}
+    write_suspicions(run, [large, {**long, "bob": {"update": 0.5}}, {**long, **slightly}, slightly])
+    told = warnings_of(read_run(run))
+    assert told == [
+        "fedpe: clients with far more images than the others did not count in full: ann (11% in 3 of 4 rounds). If you "
+        "trust them, raise firewall.samples_multiple (docs/concepts/security.md)"
+    ]
+    screen.models(run, run / "report.html", as_json=False)
+    assert capsys.readouterr().out.startswith(f"- {told[0]}")
+    assert "ann (11% in 3 of 4 rounds)" in write_report(run).read_text()
+
+
+def test_long_updates_have_another_setting_and_suspects_are_not_spoken_for(tmp_path: Path):
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}]}, {"fedpe": None})
+    write_suspicions(run, [{"ann": {"update": 0.2}, "eve": {"update": 0.01}}] * 2, left_out=("eve",))
+    (told,) = warnings_of(read_run(run))
+    assert "had them shortened: ann (20% in 2 of 2 rounds). If you trust them, raise firewall.norm_multiple" in told
+
+
 def test_the_report_has_them(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "metrics.jsonl").write_text(
