@@ -15,6 +15,7 @@ from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 
 PACKED = (".zip", ".faces")  # faces in one file
 DEEPEST = 20  # tables within each other, in a file
+LARGEST = 2**20  # bytes: a hundred times the longest recipe
 
 
 def are_faces(path: Path) -> bool:
@@ -52,8 +53,14 @@ def variants_in(path: str | Path) -> list[str]:
 
 
 def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
+    if below and path.exists() and not path.is_file():  # the user named another one; a pipe may never end
+        raise ConfigError(f"{path}: an experiment can only extend a plain file")
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"{path}: it is larger than {LARGEST:,} bytes, which no experiment is")
+        raw = tomllib.loads(content.decode())
     except FileNotFoundError as error:
         raise absent(path) from error
     except (OSError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,19 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, content: bytes,
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
         load_experiment(path)
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: it is larger than"):
+        load_experiment("/dev/zero")
+
+
+@pytest.mark.parametrize("named", ["pipe", "/dev/zero", "."])
+def test_an_experiment_of_others_extends_plain_files_alone(tmp_path: Path, named: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "x.toml").write_text(f'extends = "{named}"\n')
+    with pytest.raises(ConfigError, match="an experiment can only extend a plain file"):
+        load_experiment(tmp_path / "x.toml")
 
 
 def test_messages_call_a_stage_by_its_name_as_the_user_does() -> None:
