@@ -2,14 +2,19 @@
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
-from personae.errors import ConfigError, Interrupted
+from personae.errors import ConfigError, DataError, Interrupted
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -82,6 +87,34 @@ def hold(path: Path, taken: str) -> FileLock:
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
     with replacing(path, durable=durable, private=private) as temporary:
         temporary.write_bytes(content)
+
+
+def from_json(content: str | bytes) -> Any:
+    """What JSON says. Of what is nested too deep, the error is the same as of what is no JSON."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def read_json(path: Path, use: Callable[[Any], T], advice: str = "restore it from a copy") -> T:
+    """What is made of the JSON in a file. Whatever is wrong there is one line that names the file."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device never ends
+            raise ValueError("it is not a plain file")
+        return use(from_json(path.read_bytes()))
+    except OSError as error:
+        raise DataError(f"{path}: this file cannot be read ({error.strerror}); {advice}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        match error:
+            case KeyError():
+                why = f"{error} is missing"
+            case ValidationError():
+                first = error.errors(include_url=False)[0]
+                why = ": ".join([".".join(map(str, first["loc"])), first["msg"]])
+            case _:
+                why = str(error)
+        raise DataError(f"{path}: this file is damaged ({why}); {advice}") from error
 
 
 def require_place(path: Path) -> None:

@@ -1,5 +1,7 @@
 """Locks on files: between processes, gone with the one that had them, and a clear line where there can be none."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,12 @@ from personae.core.stage import Stage
 from personae.errors import ConfigError, DataError
 from personae.experiment import rundir
 from personae.experiment.rundir import RunDirectory
-from personae.files import hold
+from personae.files import hold, read_json
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from personae.files import hold
+from personae.files import hold, read_json
 held = hold(Path(sys.argv[1]), "taken")
 print("held", flush=True)
 time.sleep(600)
@@ -92,3 +94,29 @@ def test_a_folder_that_is_no_run_stays_as_it_is(tmp_path: Path):
     with pytest.raises(ConfigError, match="not empty"):
         RunDirectory.create(tmp_path, {}, (), {})
     assert [entry.name for entry in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "codec can't decode"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"9" * 5000, "4300"),
+        (b"{}", "'stages' is missing"),
+        (b"[]", "list indices"),
+        (b"null", "not subscriptable"),
+        (b'{"stages": []}', "list index out of range"),
+    ],
+)
+def test_whatever_is_wrong_with_a_file_of_json_is_one_line_that_names_it(tmp_path: Path, content: bytes, why: str):
+    (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_json(tmp_path / "summary.json", lambda known: known["stages"][0])
+    assert re.fullmatch(rf"{tmp_path}/summary.json: this file is damaged \(.*{why}.*\); restore it .*", str(caught.value))
+
+
+def test_a_file_of_json_that_is_a_pipe_is_refused_and_never_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(DataError, match="config.json: this file is damaged .it is not a plain file"):
+        read_json(tmp_path / "config.json", dict)

@@ -1,6 +1,5 @@
 """Who takes part in a run, as its operator decides."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from personae.core.events import PersonalEvaluation, TrainingRound, events
 from personae.errors import ConfigError
+from personae.files import read_json
 from personae.runtime.excluded import Decision, Exclusions
 from personae.screen.basics import say
 
@@ -34,7 +34,7 @@ def _known(run: Path) -> list[str]:
     """The clients of a run: of a network, those it was planned with; else those that its records name."""
     plan, records = run / "deployment.json", run / "metrics.jsonl"
     if plan.is_file():
-        return list(json.loads(plan.read_text())["clients"])
+        return read_json(plan, lambda known: list(known["clients"]))
     if not records.is_file():
         raise ConfigError(f"{run}: there is no run here; give the folder of a run, such as runs/quick")
     found: dict[str, None] = {}

@@ -13,7 +13,7 @@ from personae.deployment.job import Job
 from personae.errors import ConfigError, Refused
 from personae.experiment.config import Experiment
 from personae.experiment.home import now
-from personae.files import write_bytes
+from personae.files import from_json, write_bytes
 from personae.privacy.accountant import Accountant
 from personae.privacy.disclosure import descriptions, leaves, warning
 from personae.privacy.spent import in_words as spent_in_words
@@ -119,7 +119,7 @@ class Consent:
     def _remembered(self) -> dict[str, dict[str, str]]:
         with suppress(FileNotFoundError):
             try:
-                found: dict[str, dict[str, str]] = json.loads(self._path.read_text(encoding="utf-8"))
+                found: dict[str, dict[str, str]] = from_json(self._path.read_text(encoding="utf-8"))
                 return found
             except ValueError as error:
                 raise ConfigError(

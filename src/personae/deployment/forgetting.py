@@ -4,7 +4,6 @@ The faces and private states are with the clients. So the run gets a new number,
 too: nothing of the rounds before is used by anybody. `personae serve --resume` then trains.
 """
 
-import json
 import shutil
 import uuid
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from personae.experiment.forgetting_plan import Forgetting, Trace
 from personae.experiment.forgotten import Forgotten, absent, pseudonym
 from personae.experiment.rundir import RunDirectory
 from personae.experiment.successor import MADE, alone_in, finish_swap, folder_of_new, log_and_swap, others_in
-from personae.files import hold
+from personae.files import hold, read_json
 from personae.privacy.forgotten_log import ForgottenEntry
 from personae.runtime.excluded import Exclusions
 
@@ -70,7 +69,7 @@ def forget(forgetting: Forgetting, key: "Ed25519PrivateKey") -> ForgottenEntry:
             alone.callback(hold(run / name, taken).release)
         shutil.rmtree(out, ignore_errors=True)
         plan, after = Plan.read(run), forgetting.after
-        where = json.loads((run / "environment.json").read_text())
+        where = read_json(run / "environment.json", dict)
         RunDirectory.create(out, after.resolved(), after.recipe, where).close()
         job = Job.of(uuid.uuid4().hex, after, plan.job.coding, plan.job.max_bytes)
         replace(plan, job=job).write(out)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
+from personae.files import from_json
 from personae.runtime.coding import Coding, coding_of
 
 RUN = re.compile("[0-9A-Za-z]{1,64}")  # it becomes the name of a folder at the client
@@ -29,7 +30,7 @@ class Job:
     @classmethod
     def parse(cls, text: str | bytes) -> Self:
         try:
-            job = cls(**json.loads(text))
+            job = cls(**from_json(text))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the server describes the run in a way that is not understood ({error})") from error
         if not (isinstance(job.run, str) and RUN.fullmatch(job.run) and isinstance(job.max_bytes, int)):

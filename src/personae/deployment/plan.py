@@ -13,7 +13,7 @@ from personae.deployment.job import Job
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import Experiment, refuse_references
 from personae.experiment.shared_secret import require_digests
-from personae.files import write_bytes
+from personae.files import from_json, read_json, write_bytes
 from personae.words import counted
 
 PLAN = "deployment.json"
@@ -67,7 +67,7 @@ class Plan:
     def read(cls, out: Path) -> Self:
         path = out / PLAN
         try:
-            content = json.loads(path.read_text())
+            content = from_json(path.read_text())
             return cls(
                 clients=tuple(content["clients"]),
                 job=Job(**content["job"]),
@@ -105,8 +105,7 @@ def outcome(out: Path) -> dict[str, Any] | None:
     path = out / OUTCOME
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    return read_json(path, dict)
 
 
 def largest_answer(experiment: Experiment) -> int:

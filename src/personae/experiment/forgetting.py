@@ -22,6 +22,7 @@ from personae.experiment.forgotten import absent, people_of, pseudonym
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.experiment.successor import alone_in, folder_of_new, log_and_swap
+from personae.files import read_json
 from personae.privacy.audit import PRIVACY_ATTACKS
 from personae.privacy.forgotten_log import ForgottenEntry
 from personae.report.records import read_events
@@ -59,7 +60,7 @@ def forget(forgetting: Forgetting, execution: Execution, key: "Ed25519PrivateKey
 
 def _require_same_wish(out: Path, forgetting: Forgetting) -> None:
     known = out / "config.json"
-    if known.is_file() and json.loads(known.read_text()) != json.loads(json.dumps(forgetting.after.resolved())):
+    if known.is_file() and read_json(known, dict) != json.loads(json.dumps(forgetting.after.resolved())):
         raise ConfigError(
             f"{out}: there is a forgetting of somebody else that was not finished; finish that, or delete the folder"
         )

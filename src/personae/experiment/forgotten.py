@@ -5,7 +5,6 @@ do if it never answered. Nobody holds its faces.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from personae.data import FaceSet, Partition
 from personae.data.holdings import NOBODY
 from personae.errors import ConfigError
 from personae.experiment.section import Section
+from personae.files import from_json
 
 MARK = "blake2b:"
 
@@ -37,7 +37,7 @@ def pseudonym(client: str, person: str) -> str:
 def forgotten_in(run: Path) -> tuple[Forgotten, ...]:
     """Whom a run was made to forget: that holds for as long as it is resumed."""
     try:
-        known = json.loads((run / "config.json").read_text())
+        known = from_json((run / "config.json").read_text())
         return tuple(Forgotten(**each) for each in known.get("forgotten", ()))
     except (OSError, ValueError, TypeError, AttributeError):
         return ()  # no run, or a damaged one, of which whoever opens it will tell

@@ -23,7 +23,7 @@ from personae.data.handling import Handling
 from personae.errors import ConfigError, DataError
 from personae.experiment.assembly import federation_of
 from personae.experiment.config import Experiment, parse_experiment
-from personae.files import write_bytes, write_text
+from personae.files import read_json, write_bytes, write_text
 from personae.progress import Notify, unheard
 from personae.runtime.federation import Federation
 from personae.runtime.public import SharedFaces
@@ -69,11 +69,7 @@ class Records:
         path = self.folder / RECORDS
         if not path.is_file():
             return {}
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
+        return read_json(path, dict)
 
     def forget(self, stage: str, round_: int) -> None:
         """Take the figures of a round back."""
@@ -107,11 +103,7 @@ class OwnRun:
 
     @classmethod
     def read(cls, folder: Path) -> "OwnRun":
-        path = folder / RUN
-        try:
-            return cls(folder=folder, **json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{path}: this file is damaged ({error}); restore it from a copy") from error
+        return read_json(folder / RUN, lambda known: cls(folder=folder, **known))
 
     def write(self) -> None:
         """The first time is what counts as the beginning of the run."""

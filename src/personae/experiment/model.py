@@ -1,7 +1,6 @@
 """A trained model by where it is: a run, a client's home, a weights file, or a model in ONNX."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from personae.core.threads import available_cores
 from personae.errors import ConfigError, DataError
 from personae.experiment.home import is_home, own_run
 from personae.experiment.personal import own_weights, personal_weights
+from personae.files import read_json
 from personae.models import Network, load_weights
 from personae.parts.embedding import BackboneEmbedder
 from personae.parts.onnx import SUFFIX, load_onnx
@@ -106,7 +106,7 @@ def load_state(
     chosen = finished_stage(model, stage)
     if client is not None:
         return personal_weights(model, client, chosen, progress=progress)
-    network = TypeAdapter(Network).validate_python(json.loads(config.read_text())["network"])
+    network = read_json(config, lambda known: TypeAdapter(Network).validate_python(known["network"]))
     return load_weights(model / "models" / f"{chosen}.safetensors", network)
 
 
@@ -127,10 +127,7 @@ def _digest(network: Network, state: Mapping[str, Tensor], mirror: bool) -> str:
 
 def finished_stage(run: Path, stage: str | None = None) -> str:
     """The name of a run's last finished stage, or `stage` itself if that is finished."""
-    try:
-        names = [str(item["name"]) for item in json.loads((run / "summary.json").read_text())["stages"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{run / 'summary.json'}: this file is missing or damaged; restore it from a copy") from error
+    names = read_json(run / "summary.json", lambda known: [str(item["name"]) for item in known["stages"]])
     done = [name for name in names if (run / "models" / f"{name}.safetensors").is_file()]
     if stage is not None and stage not in names:
         raise ConfigError(f"{run}: no stage is called {stage!r}; there are {', '.join(names)}")

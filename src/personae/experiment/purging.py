@@ -1,6 +1,5 @@
 """Delete what a run, or a client's home, has kept for longer than it should."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from personae.experiment.explain import explain, nearest
 from personae.experiment.home import RUNS, is_home
 from personae.experiment.retention import KINDS, SCHEDULE, Kind, Retention, duration
 from personae.experiment.rundir import LOCK
-from personae.files import hold
+from personae.files import from_json, hold
 from personae.privacy.audit.finding import FILE as AUDIT
 
 BIOMETRIC: tuple[Kind, ...] = ("checkpoints", "private")  # what clients sent and kept: templates, at worst
@@ -104,7 +103,7 @@ def _schedule(folder: Path) -> dict[Kind, str | None]:
     if not path.is_file():
         return {}
     try:
-        return dict(Retention(**json.loads(path.read_text())).schedule())
+        return dict(Retention(**from_json(path.read_text())).schedule())
     except (ValueError, TypeError) as error:
         what = explain(error, Retention) if isinstance(error, ValidationError) else error
         raise DataError(f"{path}: this file is damaged ({what}); restore it, or say --older-than") from error

@@ -24,6 +24,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.result import Callback, RunResult, StopRun
 from personae.experiment.retention import write_schedule
 from personae.experiment.rundir import RunDirectory, environment
+from personae.files import read_json
 from personae.progress import Notify, Progress, silent, unheard
 from personae.report.html import write_report
 from personae.report.records import read_events
@@ -219,7 +220,7 @@ def _continue(engine: Engine, run: RunDirectory, materials: Materials, begin: Pa
 
 def first_stages(experiment: Experiment, run: Path) -> Experiment:
     """The experiment of a run that is the beginning of this one."""
-    config = json.loads((run / "config.json").read_text())
+    config = read_json(run / "config.json", dict)
     stages = experiment.stages[: len(config["stages"])]
     found = experiment.model_copy(update={"name": config["name"], "stages": stages})
     if json.loads(json.dumps(found.resolved())) != config:

@@ -24,7 +24,7 @@ from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
 from personae.experiment.retention import SCHEDULE
-from personae.files import hold, private_folder, replacing, sweep, write_text
+from personae.files import hold, private_folder, read_json, replacing, sweep, write_text
 from personae.privacy.disclosure import descriptions, leaves
 from personae.progress import Notify, unheard
 from personae.runtime.checkpoint import LATEST
@@ -137,10 +137,7 @@ class RunDirectory:
     def _require(self, config: Mapping[str, Any]) -> None:
         """That this run is of this experiment."""
         known = self.path / "config.json"
-        try:
-            begun = json.loads(known.read_text())
-        except ValueError as error:
-            raise DataError(f"{known}: this file is damaged ({error}); restore it, or start again elsewhere") from error
+        begun = read_json(known, dict, "restore it, or start again elsewhere")
         if begun != json.loads(json.dumps(config)):
             different = _first_difference(begun, json.loads(json.dumps(config)))
             raise ConfigError(f"{self.path}: this run is of another experiment ({different}); choose another folder")
@@ -148,7 +145,7 @@ class RunDirectory:
     def compare_versions(self, environment: Mapping[str, Any], notify: Notify) -> None:
         """A run may go on with other versions of what computes it; its figures then may not be those of either."""
         known = self.path / "environment.json"
-        begun = json.loads(known.read_text()) if known.exists() else {}
+        begun = read_json(known, dict) if known.exists() else {}
         changed = [name for name in VERSIONS if name in begun and begun[name] != environment[name]]
         if changed:
             then, now = (", ".join(f"{name} {each[name]}" for name in changed) for each in (begun, environment))

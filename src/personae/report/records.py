@@ -1,12 +1,11 @@
 """A run directory, read while the run may still be going on, and condensed to what a report shows."""
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from personae.core.description import Description
 from personae.core.events import (
@@ -24,15 +23,15 @@ from personae.core.events import (
     events,
     ledger,
 )
-from personae.errors import ConfigError, DataError
+from personae.errors import ConfigError
 from personae.evaluation.spread import Served, Spread, served, spread
+from personae.files import read_json
 from personae.privacy.audit.finding import Audit, read_audit
 from personae.privacy.forgotten_log import ForgottenEntry, read_log
 from personae.privacy.spent import spent
 
 Metrics = Mapping[str, float]
 CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -219,20 +218,20 @@ def read_run(folder: Path) -> Run:
             if isinstance(entry, Transfer):
                 _add_transfer(records[entry.stage], entry)
     for path in sorted((folder / "evaluation").glob("*.json")):
-        _whole(path, lambda final: _add_evaluation(records[final["stage"]], final))
+        read_json(path, lambda final: _add_evaluation(records[final["stage"]], final))
     summary = folder / "summary.json"
-    described = _whole(summary, _stages) if summary.is_file() else ()
+    described = read_json(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
     stages = (*described, *(StageRecord(name, name) for name in records if name not in known))
-    environment = _whole(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
+    environment = read_json(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
     optional = ("environment.json", "summary.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "evaluation")
     return Run(
-        config=_whole(folder / "config.json", dict),
+        config=read_json(folder / "config.json", dict),
         environment=environment,
         stages=stages,
         records={stage.name: records[stage.name] for stage in stages},
         missing=tuple(name for name in optional if not (folder / name).exists()),
-        payloads=_whole(summary, _payloads) if summary.is_file() else {},
+        payloads=read_json(summary, _payloads) if summary.is_file() else {},
         audit=read_audit(folder),
         spent=tuple(spent(told)),
         forgotten=read_log(folder),
@@ -248,14 +247,6 @@ def _entries(kind: type[EntryT], folder: Path) -> Iterator[EntryT]:
 def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     """The lines of a record, of which there are none before the run writes the first."""
     return path.open("rb") if path.is_file() else nullcontext(())
-
-
-def _whole(path: Path, use: Callable[[Any], T]) -> T:
-    try:
-        return use(json.loads(path.read_bytes()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{path} cannot be read: {why}") from error
 
 
 def _add_event(record: Record, event: Event) -> None:
@@ -311,11 +302,20 @@ def _add_transfer(record: Record, transfer: Transfer) -> None:
 
 
 def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
-    for result in final["benchmarks"].values():
-        # Reading them here means that a malformed file is reported by its name.
-        _ = result["metrics"], result["roc"]["far"], result["roc"]["tar"]
-        _ = result["histogram"]["edges"], result["histogram"]["genuine"], result["histogram"]["impostor"]
+    for name, result in final["benchmarks"].items():  # checked here, so that a malformed file is reported by its name
+        roc, histogram = result["roc"], result["histogram"]
+        bins = len(_numbers(histogram["edges"])) - 1
+        fits = len(_numbers(roc["far"])) == len(_numbers(roc["tar"]))
+        if not fits or not bins == len(_numbers(histogram["genuine"])) == len(_numbers(histogram["impostor"])) > 0:
+            raise ValueError(f"the curves of {name} do not belong together")
+        _numbers([*result["metrics"].values()])
     record.evaluation = final["benchmarks"]
+
+
+def _numbers(values: Any) -> list[float]:
+    if not isinstance(values, list) or not all(isinstance(each, int | float) for each in values):
+        raise ValueError("there is something else where numbers should be")
+    return values
 
 
 def _payloads(summary: Mapping[str, Any]) -> dict[str, Description]:

@@ -308,7 +308,27 @@ def test_a_corrupt_line_is_named(tmp_path, name, line, reason):
 def test_a_corrupt_file_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "summary.json").write_text('{"stages": [{}]}')
-    with pytest.raises(DataError, match=r"summary\.json cannot be read: 'name' is missing"):
+    with pytest.raises(DataError, match=r"summary\.json: this file is damaged \('name' is missing\)"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        ("roc", {"far": [0.1], "tar": []}),
+        ("roc", {"far": [[1]], "tar": [0.1]}),
+        ("histogram", {"edges": [0, 1], "genuine": [0, 1], "impostor": [0]}),
+        ("histogram", {"edges": [], "genuine": [], "impostor": []}),
+        ("metrics", {"tar@1e-02": "high"}),
+    ],
+)
+def test_figures_that_cannot_be_drawn_are_named_by_their_file(tmp_path, part, values):
+    curves = {"roc": {"far": [], "tar": []}, "histogram": {"edges": [0, 1], "genuine": [0], "impostor": [0]}}
+    result = {"metrics": {}, **curves, part: values}
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "one.json").write_text(json.dumps({"stage": "one", "benchmarks": {"heldout": result}}))
+    with pytest.raises(DataError, match=r"one\.json: this file is damaged"):
         write_report(tmp_path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from scipy.special import betaincinv
 
 from personae.errors import DataError
-from personae.files import write_text
+from personae.files import from_json, write_text
 
 FILE = "audit.json"  # in the folder of a run
 AUC = "AUC"
@@ -79,7 +79,7 @@ def read_audit(run: Path) -> Audit | None:
     if not path.is_file():
         return None
     try:
-        plain = json.loads(path.read_bytes())
+        plain = from_json(path.read_bytes())
         attacks = tuple(Described(**each) for each in plain["attacks"])
         return Audit(attacks, tuple(Finding(**each) for each in plain["findings"]))
     except (ValueError, KeyError, TypeError) as error:
