@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from personae.commands.catalogue import Catalogue
 from personae.console import messages
-from personae.errors import ConfigError, Interrupted, PersonaeError
+from personae.errors import ConfigError, Interrupted, PersonaeError, lacks_memory
 from personae.interrupts import interruptible
 from personae.version import version
 
@@ -66,6 +66,8 @@ def personae(
     """Federated face recognition: train one model together, share no faces, and keep a personal model if you like."""
 
 
+MEMORY = "this machine has not enough memory for that; free some, or give fewer --workers, and start or resume again"
+
 app = typer.Typer(
     cls=Commands,
     callback=personae,
@@ -82,9 +84,15 @@ def main() -> None:
     except PersonaeError as error:
         _fail(error)
     except OSError as error:
+        if lacks_memory(error):
+            _fail(Interrupted(MEMORY))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _fail(Interrupted(f"{error.filename or 'writing'}: the disk is full; free some space and resume"))
-        _fail(ConfigError(f"{error.filename}: {error.strerror}"))
+        _fail(ConfigError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        _fail(Interrupted(MEMORY))
 
 
 def _fail(error: PersonaeError) -> NoReturn:

@@ -1,5 +1,6 @@
 """What can go wrong, as one clear line and an exit code that scripts can rely on."""
 
+import errno
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -62,6 +63,17 @@ class QuorumLost(PersonaeError):
     ) -> None:
         super().__init__(line)
         self.rejected, self.failed = dict(rejected or {}), dict(failed or {})
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether memory ran out: PyTorch says so with plain errors of its own."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    return told or isinstance(error, MemoryError)
+
+
+_NO_MEMORY = ("can't allocate memory", "out of memory")
 
 
 NO_MATCH = 7

@@ -113,10 +113,12 @@ def test_whatever_is_wrong_with_a_file_of_json_is_one_line_that_names_it(tmp_pat
     (tmp_path / "summary.json").write_bytes(content)
     with pytest.raises(DataError) as caught:
         read_json(tmp_path / "summary.json", lambda known: known["stages"][0])
-    assert re.fullmatch(rf"{tmp_path}/summary.json: this file is damaged \(.*{why}.*\); restore it .*", str(caught.value))
+    assert re.fullmatch(
+        rf"{tmp_path}/summary.json: this file is damaged \(.*{why}.*\); restore it .*", str(caught.value)
+    )
 
 
 def test_a_file_of_json_that_is_a_pipe_is_refused_and_never_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(DataError, match="config.json: this file is damaged .it is not a plain file"):
+    with pytest.raises(DataError, match=r"config\.json: this file is damaged \(it is not a plain file"):
         read_json(tmp_path / "config.json", dict)

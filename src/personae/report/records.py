@@ -226,7 +226,7 @@ def read_run(folder: Path) -> Run:
     environment = read_json(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
     optional = ("environment.json", "summary.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "evaluation")
     return Run(
-        config=read_json(folder / "config.json", dict),
+        config=read_json(folder / "config.json", _config),
         environment=environment,
         stages=stages,
         records={stage.name: records[stage.name] for stage in stages},
@@ -309,6 +309,8 @@ def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
         if not fits or not bins == len(_numbers(histogram["genuine"])) == len(_numbers(histogram["impostor"])) > 0:
             raise ValueError(f"the curves of {name} do not belong together")
         _numbers([*result["metrics"].values()])
+        for values in result.get("resampled", {}).values():
+            _numbers(values)
     record.evaluation = final["benchmarks"]
 
 
@@ -316,6 +318,12 @@ def _numbers(values: Any) -> list[float]:
     if not isinstance(values, list) or not all(isinstance(each, int | float) for each in values):
         raise ValueError("there is something else where numbers should be")
     return values
+
+
+def _config(content: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(stage["name"], str) for stage in content.get("stages", ())):
+        raise ValueError("a stage has no name")
+    return content
 
 
 def _payloads(summary: Mapping[str, Any]) -> dict[str, Description]:

@@ -9,13 +9,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import torch
-
 from personae.core.message import Trouble, Undeclared
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.core.wire import WireError
-from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, Refused, Unkept, Unreadable
+from personae.errors import (
+    ConfigError,
+    DataError,
+    Diverged,
+    Interrupted,
+    PersonaeError,
+    Refused,
+    Unkept,
+    Unreadable,
+    lacks_memory,
+)
 from personae.progress import unheard
 
 PROBLEMS = "problems.log"
@@ -30,8 +38,6 @@ _CODES: tuple[tuple[type[Exception], Problem], ...] = (  # the first that fits
     (Interrupted, Problem.DISK_FULL),
     (WireError, Problem.REQUEST),
     (Undeclared, Problem.UNDECLARED),
-    (MemoryError, Problem.MEMORY),
-    (torch.OutOfMemoryError, Problem.MEMORY),
     (OSError, Problem.UNREADABLE),
 )
 
@@ -40,9 +46,7 @@ def problem_of(error: Exception) -> Problem:
     """The code that says the most about an error."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem.DISK_FULL
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return Problem.MEMORY
-    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # PyTorch has no class for that
+    if lacks_memory(error):
         return Problem.MEMORY
     return next((problem for kind, problem in _CODES if isinstance(error, kind)), Problem.INTERNAL)
 

@@ -316,6 +316,29 @@ def test_a_lost_quorum_names_a_client_and_why(personae: Personae, tmp_path: Path
     assert "BatchNorm" in log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (MemoryError(), 5, "not enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 5, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 5, "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to"), 5, "not enough memory"),
+        (OSError("the library says why"), 2, "personae: the library says why"),
+        (OSError(errno.EACCES, "Permission denied", "/file"), 2, "personae: /file: Permission denied"),
+    ],
+)
+def test_what_the_machine_lacks_is_told_in_one_line(
+    personae: Personae, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fails)
+    ended = personae("doctor")
+    assert ended.code == code
+    assert said in one_line(ended)
+
+
 def test_a_full_disk_stops_the_run_which_then_resumes(
     personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

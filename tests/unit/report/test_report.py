@@ -312,6 +312,13 @@ def test_a_corrupt_file_is_named(tmp_path):
         write_report(tmp_path)
 
 
+@pytest.mark.parametrize("stages", [[{}], [1], "one", True, [{"name": 1}]])
+def test_settings_without_stages_are_named_by_their_file(tmp_path, stages):
+    (tmp_path / "config.json").write_text(json.dumps({"stages": stages}))
+    with pytest.raises(DataError, match=r"config\.json: this file is damaged"):
+        write_report(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("part", "values"),
     [
@@ -320,6 +327,8 @@ def test_a_corrupt_file_is_named(tmp_path):
         ("histogram", {"edges": [0, 1], "genuine": [0, 1], "impostor": [0]}),
         ("histogram", {"edges": [], "genuine": [], "impostor": []}),
         ("metrics", {"tar@1e-02": "high"}),
+        ("resampled", {"tar@1e-02": [[1]]}),
+        ("resampled", []),
     ],
 )
 def test_figures_that_cannot_be_drawn_are_named_by_their_file(tmp_path, part, values):
