@@ -3,6 +3,7 @@
 For tests and research. Attackers exist in `personae attack` alone: nothing that trains or joins imports this package.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from personae.core.message import Broadcast, Message
 from personae.core.payload import Count, Gradient, NetworkVector
 from personae.core.rng import generator
 from personae.core.samples import Samples
+from personae.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ class Attack:
     trigger: ClassVar[Trigger | None] = None  # what strangers wear who want to be taken for each other
 
     scale: float = field(default=1.0, kw_only=True)  # how many times as far the answer goes as it would
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale):
+            raise ConfigError(f"--scale {self.scale}: give a finite number")
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         """Raises ValueError with the reason, if it cannot be tried on this algorithm."""

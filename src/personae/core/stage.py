@@ -15,6 +15,8 @@ from personae.errors import ConfigError
 
 Side = Literal["all", "source", "targets"]
 
+MOST_ROUNDS = 1_000_000  # of a stage: far more than any has, and few enough to be counted
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions:
@@ -48,8 +50,8 @@ class Stage(StageOptions):
             raise ConfigError(
                 f"stage {self.name!r}: a name begins with a letter or digit and goes on with these, '.', '_' and '-'"
             )
-        if self.rounds < 1:
-            raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be at least 1")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be from 1 to {MOST_ROUNDS:,}")
         if self.clients not in get_args(Side):
             raise ConfigError(f"stage {self.name}: clients is {self.clients!r}; there are {', '.join(get_args(Side))}")
         self._check_selection()

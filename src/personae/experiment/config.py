@@ -78,7 +78,9 @@ class Experiment(Section):
     seed: int = Field(default=0, ge=0)  # the same seed gives the same bits on a CPU
     # A file to start from instead of random weights. Settings that stages leave out are then those for a strong start.
     weights: str | None = None
-    threads: int = Field(default=1, ge=1)  # of the server's own work; the result depends on it in the last bits
+    threads: int = Field(
+        default=1, ge=1, le=1024
+    )  # of the server's own work; the result depends on it in the last bits
     data: Data = Data()
     partition: PartitionPlan = Field(default_factory=PartitionPlan)
     network: Network = Field(default_factory=Network)

@@ -37,11 +37,11 @@ class Descent:
 
 
 def require_positive(options: object, *names: str) -> None:
-    """Raise a ValueError for one of these options that is given and not positive."""
+    """Raise a ValueError for one of these options that is given, and not positive and finite."""
     for name in names:
         value = getattr(options, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is {value}, it must be positive")
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}, it must be positive{' and finite' if value > 0 else ''}")
 
 
 class SGDStep:

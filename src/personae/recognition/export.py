@@ -70,6 +70,8 @@ def export_model(
         raise ConfigError(f"{to}: a model is exported to a file that ends with {' or '.join(WRITERS)}")
     if to.resolve() == source.resolve():
         raise ConfigError(f"{to}: this is the model itself; choose another file")
+    if source.resolve() in to.resolve().parent.parents:  # where a run keeps its own models and states
+        raise ConfigError(f"{to}: a run keeps its own files there; choose another place")
     require_place(to)
     network, state = load_state(
         source, stage, network, client=client, run=run, personal=personal, data=data, progress=progress, notify=notify

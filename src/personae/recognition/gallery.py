@@ -261,6 +261,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _check_header(path: Path) -> None:
     """Before SQLite sees the file."""
+    if path.is_fifo():  # one would wait for whoever writes into it
+        raise DataError(f"{path}: no gallery; give a file that `personae enroll` made")
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER)

@@ -43,7 +43,8 @@ class Firewall:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        if min(self.norm_multiple, self.samples_multiple, self.rows_multiple) <= 1 or self.max_samples < 1:
+        multiples = (self.norm_multiple, self.samples_multiple, self.rows_multiple)
+        if not all(multiple > 1 for multiple in multiples) or self.max_samples < 1:  # nan compares with nothing
             raise ValueError("all multiples must exceed 1, and max_samples must be positive")
         if not self.suspicion > 0:
             raise ValueError(f"suspicion is {self.suspicion}, it must be positive")

@@ -1,5 +1,6 @@
 """Every attack does what it says, and only attackers do it."""
 
+import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,12 @@ def weights(layout: Layout) -> slice:
 def begin_and_end(scene: Scene) -> tuple[torch.Tensor, torch.Tensor, slice]:
     sent = scene.attackers[0]
     return sent.down.model.flat, sent.up.model.flat, weights(sent.down.model.layout)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf])
+def test_a_scale_that_is_no_number_is_refused(scale: float):
+    with pytest.raises(ConfigError, match=f"--scale {scale}: give a finite number"):
+        ATTACKS["sign-flip"](scale=scale)
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])

@@ -313,6 +313,8 @@ def test_exports_that_cannot_be(tmp_path: Path, run: Path) -> None:
         export_model(run, tmp_path / "x.safetensors", client="Eve")
     with pytest.raises(ConfigError, match=r"no stage is called 'Eve'"):
         export_model(run, tmp_path / "x.safetensors", stage="Eve")
+    with pytest.raises(ConfigError, match=r"federate.safetensors: a run keeps its own files there"):
+        export_model(run, run / "models" / "federate.safetensors", client="client-000")
     with pytest.raises(ConfigError, match=r"this goes with .onnx"):
         export_model(run, tmp_path / "x.safetensors", raw=True)
     export_model(run, tmp_path / "x.safetensors", evaluate=False)

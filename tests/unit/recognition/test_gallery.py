@@ -172,6 +172,7 @@ def altered(path: Path, *statements: str) -> None:
 MARK = (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}")
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.write_bytes(b""),
+    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
     "text": lambda file: file.write_bytes(b"not a database, but long enough to have a header" * 4),
     "somebody else's": lambda file: (file.unlink(), altered(file, "CREATE TABLE t (x)")),
     "a marked stranger": lambda file: (file.unlink(), altered(file, *MARK, "CREATE TABLE t (x)")),

@@ -218,7 +218,15 @@ def test_switched_off_it_lets_values_pass(up: Up, backbone: Backbone, layout: La
     assert off.excess(measures(a=1.0, b=1.0, c=1e9), model_of(1.0, layout)) == {}
 
 
-@pytest.mark.parametrize("options", [{"norm_multiple": 1.0}, {"samples_multiple": 0.5}, {"max_samples": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_multiple": 1.0},
+        {"samples_multiple": 0.5},
+        {"max_samples": 0},
+        *({name: math.nan} for name in ("norm_multiple", "samples_multiple", "rows_multiple")),
+    ],
+)
 def test_impossible_bounds_are_refused(options):
     with pytest.raises(ValueError, match="must exceed 1"):
         Firewall(**options)
