@@ -171,6 +171,8 @@ class Gate:
     async def _next(self, request: Request) -> Response:
         """A client that is gone is missed at once, and gets what it is asked when it is back."""
         name, end = self._member(request), time.monotonic() + HOLD
+        if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+            raise HTTPException(413)  # it would have to be kept
         await request.body()
         gone = asyncio.ensure_future(request.receive())  # after a call without content, nothing comes but its end
         gone.add_done_callback(lambda _: self._mail.wake(name))

@@ -168,6 +168,14 @@ def test_a_client_that_waited_and_is_gone_is_missed_at_once(guarded: Guarded) ->
     assert guarded.turn() == {"for-ann": INTERRUPTED}
 
 
+@pytest.mark.parametrize("body", [b"x", iter([b"x" * 1000] * 1000)], ids=["a byte", "parts"])
+def test_who_asks_for_a_request_sends_nothing_that_would_have_to_be_kept(guarded: Guarded, body: Any) -> None:
+    guarded.ask()
+    with suppress(ConnectionError):  # the gate does not wait for the rest
+        assert guarded.call(NEXT, body)[0] == 413
+    assert guarded.call(NEXT)[0] == 200
+
+
 def test_a_call_that_is_held_ends_when_its_place_is_taken_or_the_gate_closes(tmp_path: Path) -> None:
     with guarding(tmp_path) as guarded:
         guarded.call(ENTER)
