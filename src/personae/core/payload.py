@@ -28,6 +28,7 @@ _FIGURE = re.compile(r"[0-9A-Za-z][0-9A-Za-z @:/()._%+-]{0,63}")
 _MOST_FIGURES = 1000
 _MOST_VARIED = 1e4  # times one and what a variance was before; an untrained network may change it a hundredfold
 _LARGEST_FIGURE = 1e15  # sums and squares of many such are still finite
+_MOST_PEOPLE = 100_000  # of one client; servers compare each of them with all others
 _LONGEST_ROW = 1e4  # a class embedding is about as long as a feature; products of many such are still finite
 
 # What the firewall compares among the updates of a round; a kind may measure something else under a name of its own.
@@ -321,6 +322,11 @@ class ClassEmbeddings(_Vectors):
         if width == expected.width:
             return None
         return f"its class embeddings hold {width} numbers, the network gives {expected.width}"
+
+    def implausible(self, expected: Expectation) -> str | None:
+        if self.identities > _MOST_PEOPLE:
+            return f"it claims {self.identities:,} people, and {_MOST_PEOPLE:,} are the most that one client may have"
+        return super().implausible(expected)
 
     @property
     def identities(self) -> int:

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from personae.data import FaceSet, Partition
 from personae.data.holdings import NOBODY
-from personae.errors import ConfigError
+from personae.errors import ConfigError, DataError
 from personae.experiment.section import Section
-from personae.files import from_json
+from personae.files import read_json
 
 MARK = "blake2b:"
 
@@ -37,9 +37,10 @@ def pseudonym(client: str, person: str) -> str:
 def forgotten_in(run: Path) -> tuple[Forgotten, ...]:
     """Whom a run was made to forget: that holds for as long as it is resumed."""
     try:
-        known = from_json((run / "config.json").read_text())
-        return tuple(Forgotten(**each) for each in known.get("forgotten", ()))
-    except (OSError, ValueError, TypeError, AttributeError):
+        return read_json(
+            run / "config.json", lambda known: tuple(Forgotten(**each) for each in known.get("forgotten", ()))
+        )
+    except DataError:
         return ()  # no run, or a damaged one, of which whoever opens it will tell
 
 

@@ -51,7 +51,7 @@ def require_kept(folder: Path, rounds: Mapping[tuple[str, str], int]) -> None:
 
 def _run(folder: Path) -> str:
     mark = folder / RUN
-    return mark.read_text() if mark.exists() else ""
+    return mark.read_text(errors="replace") if mark.exists() else ""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,15 @@ def test_rows_of_one_person_are_averaged_and_only_outsiders_push(backbone: Backb
     torch.testing.assert_close(again.class_embeddings["eve"].vectors, expected[[1]])
 
 
+def test_no_client_has_more_people_than_can_be_compared(backbone: Backbone):
+    def update(people: int) -> Up:
+        rows = ClassEmbeddings(torch.full((people, backbone.width), 0.1))
+        return Up(model=backbone.state(), class_embeddings=rows, samples=Count(1), training=Scalars({"loss": 1.0}))
+
+    assert Firewall().problem(update(100_000), backbone) is None
+    assert "it claims 100,001 people" in (Firewall().problem(update(100_001), backbone) or "")
+
+
 def test_who_claims_to_hold_somebody_neither_gets_their_template_nor_overwrites_it(backbone: Backbone):
     victim, (_, aliases) = sent(1, 7, 9)[0].vectors, sent(2, 9)
     for length in (1e-6, 1.0, 9e3):

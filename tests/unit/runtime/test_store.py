@@ -18,7 +18,7 @@ from personae.core.message import LocalState
 from personae.core.payload import ModelState
 from personae.errors import ConfigError, DataError, Unkept
 from personae.runtime.checkpoint import BEFORE, LATEST, Checkpoints, Position
-from personae.runtime.store import PrivateStore, mark_run, require_kept
+from personae.runtime.store import RUN, PrivateStore, mark_run, require_kept
 from toys import stage_of
 
 
@@ -129,6 +129,14 @@ def test_any_bit_that_flipped_and_any_cut_is_noticed(store: PrivateStore, layout
         path.write_bytes(whole[:size])
         with pytest.raises(Unkept, match="this private state is damaged"):
             store.load("federate", Kept, layout)
+
+
+def test_a_damaged_mark_of_the_run_makes_states_those_of_another(tmp_path: Path, layout: Layout):
+    mark_run(tmp_path, "one")
+    PrivateStore.of(tmp_path, "ann").save("federate", 1, kept(1))
+    (tmp_path / RUN).write_bytes(b"\xff\xfe")
+    with pytest.raises(Unkept, match="this private state is damaged"):
+        PrivateStore.of(tmp_path, "ann").load("federate", Kept, layout)
 
 
 def test_the_state_of_another_client_round_stage_or_run_is_refused(tmp_path: Path, layout: Layout):
