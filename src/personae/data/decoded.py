@@ -18,6 +18,7 @@ from personae.data.readers.listing import Listing, in_natural_order, text_column
 from personae.data.unlabelled import without_labels
 from personae.errors import ConfigError, DataError
 from personae.progress import Notify, Progress, silent, unheard
+from personae.words import as_text
 
 
 def open_faces(
@@ -153,10 +154,11 @@ def _table(listing: Listing, filled: Filled) -> Table:
     identities = in_natural_order({labels[position] for position in kept}) if labels else []
     code = {name: number for number, name in enumerate(identities)}
     columns = {name: values[kept] for name, values in listing.columns.items()}
+    paths = text_column([*map(as_text, listing.paths)], f"{listing.source}: the list of paths")
     return Table(
         identities=tuple(identities),
         identity=np.array([code[labels[position]] if labels else UNLABELLED for position in kept], dtype=np.int64),
-        columns=columns | {"path": text_column(listing.paths, f"{listing.source}: the list of paths")[kept]},
+        columns=columns | {"path": paths[kept]},
         digest=filled.digest,
         unreadable=len(missing),
     )

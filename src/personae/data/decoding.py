@@ -19,7 +19,7 @@ from personae.data.shapes import Sizes, refuse_unaligned
 from personae.errors import Unreadable
 from personae.files import write_text
 from personae.progress import Notify, Progress
-from personae.words import counted
+from personae.words import as_text, counted
 
 UNREADABLE = "unreadable.csv"
 """Which images were left out, and why: a list that stays on this machine."""
@@ -120,5 +120,5 @@ class Decoding:
         text = io.StringIO(newline="")
         table = csv.writer(text, lineterminator="\n")
         table.writerow(("path", "why"))
-        table.writerows((self.listing.paths[position], why) for position, why in filled.missing)
+        table.writerows((as_text(self.listing.paths[position]), why) for position, why in filled.missing)
         return text.getvalue()

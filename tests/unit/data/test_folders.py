@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from facefiles import picture
 from personae.cli import app
-from personae.data import images, open_faces, synthetic_faces
+from personae.data import images, open_faces, pack_faces, synthetic_faces
 from personae.data.images import decode
 from personae.data.readers import read_listing
 from personae.errors import ConfigError, DataError
@@ -355,3 +356,19 @@ def test_what_inspect_recommends_runs_as_it_is_printed(tmp_path: Path, shape: st
     told = tell(*command[1:], "--dry-run", "--workers", 1)
     assert told.exit_code == 0, told.output
     assert "clients" in told.output
+
+
+def test_names_that_are_no_text_are_shown_by_their_codes(tmp_path: Path) -> None:
+    """Disks of other systems have names in other encodings; nothing that is written down may fail by them."""
+    source = tmp_path / "faces"
+    for person in (b"Andr\xe9", b"Ann"):
+        for number in range(2):
+            put(Path(os.fsdecode(os.fsencode(source) + b"/%s/%d\xff.jpg" % (person, number))), picture(number))
+    put(Path(os.fsdecode(os.fsencode(source) + b"/Ann/broken\xff.jpg")), b"no image")
+    with pytest.raises(DataError, match=r"1 of 5 images cannot be used"):
+        open_faces(source, height=8, width=8)
+    faces = open_faces(source, height=8, width=8, skip_unreadable=True)
+    assert faces.identities == ("Andr\\udce9", "Ann")
+    assert "Ann/0\\udcff.jpg" in faces.columns["path"].tolist()
+    pack_faces(source, tmp_path / "set.faces", height=8, width=8, skip_unreadable=True)
+    assert open_faces(tmp_path / "set.faces", height=8, width=8).fingerprint == faces.fingerprint

@@ -18,6 +18,7 @@ from personae.data.readers.listing import OR_UNLABELLED, SPLITS, Listing, files_
 from personae.data.readers.official import LFW
 from personae.data.readers.tree import Tree, left_out, walk
 from personae.errors import DataError
+from personae.words import as_text
 
 _SHOWN = 3
 
@@ -27,7 +28,7 @@ def read_folders(root: Path, identity_level: Level | None = None) -> Listing:
     places = {path: PurePosixPath(path).parent.parts for path in tree.images}
     firsts = {place[0] for place in places.values() if place}
     split = firsts <= SPLITS.keys() and any(len(place) > 1 for place in places.values())
-    folders = {path: place[split:] for path, place in places.items() if place[split:]}
+    folders = {path: tuple(map(as_text, place[split:])) for path, place in places.items() if place[split:]}
     decision = decide(set(folders.values()), identity_level)
     faults = [*_links(tree), *_strays(tree, folders), *[f"{root}: {decision.why}"] * decision.doubtful]
     if not folders:
