@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from personae.core.mechanism import Observer, Unit
 from personae.errors import DataError
@@ -76,7 +76,7 @@ class PersonalEvaluation(Event):
     """The clients have evaluated the global model and their own on their own faces."""
 
     event: Literal["personal"] = "personal"
-    clients: Mapping[str, Figures]
+    clients: Mapping[str, Mapping[str, FiniteFloat]]  # the firewall lets no others pass
     new: tuple[str, ...] = ()  # those of them that take no part in training
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from personae.core.description import Description
 from personae.core.events import (
     EntryT,
@@ -327,11 +329,11 @@ def _config(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _payloads(summary: Mapping[str, Any]) -> dict[str, Description]:
-    return {name: Description(**words) for name, words in summary.get("payloads", {}).items()}
+    return TypeAdapter(dict[str, Description]).validate_python(summary.get("payloads", {}))
 
 
 def _stages(summary: Mapping[str, Any]) -> tuple[StageRecord, ...]:
-    return tuple(
+    stages = tuple(
         StageRecord(
             name=str(stage["name"]),
             label=str(stage.get("label") or stage["name"]),
@@ -344,3 +346,6 @@ def _stages(summary: Mapping[str, Any]) -> tuple[StageRecord, ...]:
         )
         for stage in summary["stages"]
     )
+    if unknown := {stage.after for stage in stages} - {None} - {stage.name for stage in stages}:
+        raise ValueError(f"there is no stage {min(map(str, unknown))!r} to go on from")
+    return stages

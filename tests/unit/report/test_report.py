@@ -290,6 +290,11 @@ def test_a_last_line_without_its_end_does_not_count(tmp_path):
         ("metrics.jsonl", '{"event": "party", "stage": "a", "round": 1}', "there is no event 'party'"),
         ("metrics.jsonl", "[]", "should be an object"),
         (
+            "metrics.jsonl",
+            '{"event": "personal", "stage": "a", "round": 1, "clients": {"ann": {"rank1": Infinity}}}',
+            "finite number",
+        ),
+        (
             "ledger.jsonl",
             '{"stage": "a", "round": 1, "client": "b", "direction": "up", "bytes": 3}',
             "'payload' is missing",
@@ -338,6 +343,22 @@ def test_figures_that_cannot_be_drawn_are_named_by_their_file(tmp_path, part, va
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "one.json").write_text(json.dumps({"stage": "one", "benchmarks": {"heldout": result}}))
     with pytest.raises(DataError, match=r"one\.json: this file is damaged"):
+        write_report(tmp_path)
+
+
+def test_a_kind_of_payload_that_is_not_described_in_words_is_named_by_its_file(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    words = {"meaning": "counts", "short": None, "is_template": False, "is_figure": True}
+    (tmp_path / "summary.json").write_text(json.dumps({"stages": [], "payloads": {"Count": words}}))
+    with pytest.raises(DataError, match=r"summary\.json: this file is damaged \(Count\.short: .*valid string\)"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize("after", [True, "other"])
+def test_a_stage_after_none_that_is_there_is_named_by_its_file(tmp_path, after):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "summary.json").write_text(json.dumps({"stages": [{"name": "one", "after": after}]}))
+    with pytest.raises(DataError, match=rf"summary\.json: this file is damaged \(there is no stage '{after}' to go on"):
         write_report(tmp_path)
 
 
