@@ -66,11 +66,12 @@ class QuorumLost(PersonaeError):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether memory ran out: PyTorch says so with plain errors of its own."""
+    """Whether memory ran out: PyTorch says so with errors of its own, and is not imported for it."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
-    return told or isinstance(error, MemoryError)
+    device = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)  # PyTorch's, of a GPU
+    return told or device or isinstance(error, MemoryError)
 
 
 _NO_MEMORY = ("can't allocate memory", "out of memory")

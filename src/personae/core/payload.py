@@ -20,6 +20,7 @@ from personae.core.description import Description
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.problem import Problem
+from personae.core.quantities import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE
 from personae.words import counted
 
 Scalar = bool | int | float | str | None
@@ -30,10 +31,6 @@ _MOST_VARIED = 1e4  # times one and what a variance was before; an untrained net
 _LARGEST_FIGURE = 1e15  # sums and squares of many such are still finite
 _MOST_PEOPLE = 100_000  # of one client; servers compare each of them with all others
 _LONGEST_ROW = 1e4  # a class embedding is about as long as a feature; products of many such are still finite
-
-# What the firewall compares among the updates of a round; a kind may measure something else under a name of its own.
-UPDATE, GRADIENT, SAMPLES, ROWS = "update", "gradient", "number of samples", "longest class embedding"
-STATISTICS = "change of BatchNorm's statistics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,8 +321,8 @@ class ClassEmbeddings(_Vectors):
         return f"its class embeddings hold {width} numbers, the network gives {expected.width}"
 
     def implausible(self, expected: Expectation) -> str | None:
-        if self.identities > _MOST_PEOPLE:
-            return f"it claims {self.identities:,} people, and {_MOST_PEOPLE:,} are the most that one client may have"
+        if (claimed := len(self.vectors)) > _MOST_PEOPLE:
+            return f"it claims {claimed:,} people, and {_MOST_PEOPLE:,} are the most that one client may have"
         return super().implausible(expected)
 
     @property

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Mapping
 
-from personae.core.payload import SAMPLES
+from personae.core.quantities import SAMPLES
 from personae.core.strong_start import departures
 from personae.report.records import Metrics, Record, Run, StageRecord
 from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, start_metrics

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from personae.core.backbone import Backbone
 from personae.core.message import Message
-from personae.core.payload import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE, Expectation, ModelState
+from personae.core.payload import Expectation, ModelState
+from personae.core.quantities import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE
 from personae.core.samples import Samples
 from personae.runtime.suspicion import FEWEST, Ruling, ruling, signs_of
 

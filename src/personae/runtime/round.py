@@ -12,7 +12,8 @@ from torch import Tensor
 from personae.core.algorithm import ClientInfo, Question, Reply, Server
 from personae.core.layer import recast
 from personae.core.message import Message, ServerState
-from personae.core.payload import SAMPLES, ModelState, Scalars
+from personae.core.payload import ModelState, Scalars
+from personae.core.quantities import SAMPLES
 from personae.core.selection import Knowledge
 from personae.core.stage import Stage
 from personae.errors import Diverged, PersonaeError, QuorumLost

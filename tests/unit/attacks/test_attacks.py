@@ -20,7 +20,8 @@ from personae.attacks.trigger import Patch, Sunglasses
 from personae.core.algorithm import ClientInfo
 from personae.core.backbone import Backbone
 from personae.core.layout import Layout
-from personae.core.payload import SAMPLES, ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.quantities import SAMPLES
 from personae.errors import ConfigError
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess, WorkerProcesses

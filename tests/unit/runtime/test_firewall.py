@@ -12,7 +12,8 @@ from personae.core.backbone import Backbone
 from personae.core.finite import all_finite
 from personae.core.layout import Layout
 from personae.core.message import Message
-from personae.core.payload import GRADIENT, SAMPLES, STATISTICS, UPDATE, ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
+from personae.core.quantities import GRADIENT, SAMPLES, STATISTICS, UPDATE
 from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
 

@@ -18,7 +18,8 @@ from personae.attacks.infiltration import Infiltration
 from personae.core.algorithm import ClientInfo, Server
 from personae.core.backbone import Backbone
 from personae.core.message import ServerState
-from personae.core.payload import SAMPLES, Count, ModelState, Scalars
+from personae.core.payload import Count, ModelState, Scalars
+from personae.core.quantities import SAMPLES
 from personae.errors import Diverged
 from personae.runtime import round as rounds
 from personae.runtime.firewall import Firewall

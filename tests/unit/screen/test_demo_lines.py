@@ -48,7 +48,8 @@ def written(folder: Path, new: dict[str, float] = NEW, own: dict[str, float] = O
         lines["metrics"].append({**place, "event": "personal", "clients": told, "new": []})
         resampled = (shared + noise * random.standard_normal(200)).tolist()
         result = {"metrics": {"tar@1e-02": shared}, "resampled": {"tar@1e-02": resampled}}
-        result |= {"roc": {"far": [], "tar": []}, "histogram": {"edges": [], "genuine": [], "impostor": []}}
+        result |= {"roc": {"far": [0.01], "tar": [shared]}}
+        result |= {"histogram": {"edges": [-1.0, 1.0], "genuine": [1.0], "impostor": [1.0]}}
         (folder / "evaluation" / f"{name}.json").write_text(
             json.dumps({"stage": name, "round": 1, "benchmarks": {"heldout": result}})
         )
