@@ -114,7 +114,6 @@ class Coding:
 
 
 EXACT = Coding()
-ONE_MACHINE = Coding(whole=True)  # dozens of arrays a message are a burden where it costs nothing to send one
 CODINGS = {
     "exact": EXACT,
     "fp16": Coding(torch.float16),

@@ -1,11 +1,11 @@
-"""Clients on this machine: in this process, in worker processes of cores or GPUs, or side by side on one GPU."""
+"""Clients on this machine: in this process, or in worker processes of cores or GPUs."""
 
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -23,33 +23,32 @@ from personae.files import settle
 from personae.interrupts import deaf_children
 from personae.progress import unheard
 from personae.runtime import frames
-from personae.runtime.coding import ONE_MACHINE
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
 from personae.runtime.problems import PROBLEMS
+from personae.runtime.shelf import Shelf, shelves
 from personae.runtime.store import PrivateStore
 from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
 
 _DISK_FULL = Trouble(failure=FailureCode(Problem.DISK_FULL))
 _UNKEPT = Trouble(failure=FailureCode(Problem.UNKEPT))
 ENDING = 2.0  # seconds for worker processes to end by themselves
-STREAMS = 8  # clients at once that fill a GPU with networks of the size that is trained on faces
+STREAMS = 16  # clients at once that fill a GPU with networks of the size that is trained on faces
+LANES = 4  # of these in one process: more would wait for its interpreter
 
 
 def local_transport(
     federation: Federation, workers: int, device: str = "cpu", notify: Callable[[str], None] = unheard
 ) -> Transport:
-    """Clients one after the other for one worker, else in so many processes, or streams of a GPU, at once.
+    """Clients one after the other for one worker, else so many at once: in a process each, or in streams of a GPU.
 
     Several GPUs share the processes, and each has at least one. On a CPU the results are the same to the bit. `notify`
     hears of processes that end before their time.
     """
     devices = devices_of(device)
-    if len(devices) > 1:
-        return WorkerProcesses(federation, max(workers, len(devices)), notify, devices)
-    if workers <= 1:
+    if workers <= 1 and len(devices) == 1:
         return SameProcess(federation, device)
-    return WorkerProcesses(federation, workers, notify) if device == "cpu" else Streams(federation, workers, device)
+    return WorkerProcesses(federation, max(workers, len(devices)), notify, devices, 1 if device == "cpu" else LANES)
 
 
 def devices_of(device: str) -> tuple[str, ...]:
@@ -98,57 +97,14 @@ class _Kept:
         self._paths.clear()
 
 
-class Streams:
-    """Several clients at once on one GPU, each with a thread, a stream and a backbone: one alone would not fill it."""
-
-    def __init__(self, federation: Federation, count: int, device: str) -> None:
-        self._lanes = [_Lane(federation, device) for _ in range(count)]
-        self._kept = _Kept(federation)
-        self._threads = ThreadPoolExecutor(count)
-        self.problems = str(federation.private / PROBLEMS)
-
-    def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
-        busy = dict[Future[Answer], _Lane]()
-        pending = self._kept.noting(requests)
-
-        def employ(lane: _Lane) -> None:
-            if (request := next(pending, None)) is not None:
-                busy[self._threads.submit(lane.handle, request)] = lane
-
-        for lane in self._lanes:
-            employ(lane)
-        while busy:
-            for future in futures.wait(busy, return_when=futures.FIRST_COMPLETED).done:
-                employ(busy.pop(future))  # before anybody looks at the answer: no lane waits for the server
-                yield future.result()
-
-    def settle(self) -> None:
-        self._kept.settle()
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-
-class _Lane:
-    def __init__(self, federation: Federation, device: str) -> None:
-        self._host = ClientHost(federation, device, durable=False)
-        self._device = torch.device(device)
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-
-    def handle(self, request: Request) -> Answer:
-        self._stream.wait_stream(torch.cuda.default_stream(self._device))  # there the server's model was made
-        with torch.cuda.stream(self._stream):
-            answer = self._host.handle(request)
-        self._stream.synchronize()
-        return answer
-
-
 class WorkerProcesses:
-    """A process per core, or some per GPU: requests and answers travel as bytes, and each has one client at a time.
+    """A process per core, or some per GPU with several lanes: requests and answers travel as bytes.
 
-    Workers are dealt over the devices in turn.
-    A worker that ends (for lack of memory, say) is not replaced: its client is asked again by another one, and begins
-    where it began, so nothing is lost. One that ends two of them in a round has failed.
+    A lane has one client at a time. On a GPU it has a stream and a network of its own, because one client alone would
+    not fill it; lanes are in several processes, because an interpreter starts the work of one client at a time.
+    Processes are dealt over the devices in turn.
+    A process that ends (for lack of memory, say) is not replaced: its clients are asked again by another one, and begin
+    where they began, so nothing is lost. One that is there when two of them end in a round has failed.
     """
 
     def __init__(
@@ -157,6 +113,7 @@ class WorkerProcesses:
         workers: int,
         notify: Callable[[str], None] = unheard,
         devices: Sequence[str] = ("cpu",),
+        lanes: int = 1,
     ) -> None:
         self._federation, self._notify = federation, notify
         self.problems = str(federation.private / PROBLEMS)
@@ -164,23 +121,32 @@ class WorkerProcesses:
         self._layout = federation.backbone().layout
         context = multiprocessing.get_context("spawn")
         self._workers: dict[Connection, SpawnProcess] = {}
-        for _, device in zip(range(workers), cycle(devices), strict=False):
-            ours, theirs = context.Pipe()
+        self._shelves: dict[Connection, Shelf] = {}
+        boxes = shelves(workers, self._layout.size)
+        home = devices[0].partition(":")[0]  # where the server is
+        processes = max(len(devices), -(-workers // lanes))
+        for number, device in zip(range(processes), cycle(devices), strict=False):
+            pipes = {context.Pipe(): Shelf(boxes=own, device=home) for own in boxes[number::processes]}
+            theirs = [(end, replace(shelf, device=device)) for (_, end), shelf in pipes.items()]
             process = context.Process(target=_work, name=device, args=(theirs, federation, device), daemon=True)
             with deaf_children():
                 process.start()
-            theirs.close()
-            self._workers[ours] = process
+            for end, _ in theirs:
+                end.close()
+            self._workers |= {ours: process for ours, _ in pipes}
+            self._shelves |= {ours: shelf for (ours, _), shelf in pipes.items()}
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         idle, busy = list(self._workers), dict[Connection, Request]()
         pending, again, unlucky = self._kept.noting(requests), list[Request](), set[ClientInfo]()
 
         def employ() -> None:
+            idle[:] = [connection for connection in idle if connection in self._workers]
             while idle and (request := again.pop() if again else next(pending, None)) is not None:
                 busy[idle[-1]] = request
                 with suppress(BrokenPipeError, ConnectionResetError):  # a worker that is gone cannot answer: see below
-                    idle.pop().send_bytes(frames.of_request(request, ONE_MACHINE))
+                    connection = idle.pop()
+                    connection.send_bytes(frames.of_request(request, self._shelves[connection]))
 
         employ()
         while busy:
@@ -190,7 +156,7 @@ class WorkerProcesses:
                 try:
                     content = connection.recv_bytes()
                 except (EOFError, OSError):  # it ended before its answer, or in the middle of it
-                    why = self._bury(connection)
+                    why = self._bury(connection, busy)
                     if request.client in unlucky:
                         yield Failure(request.client, f"{why}, the second one at this client")
                     else:
@@ -201,7 +167,7 @@ class WorkerProcesses:
                 else:
                     idle.append(connection)
                     employ()  # before anybody looks at the answer: no worker waits for the server
-                    yield self._answer(content, request)
+                    yield self._answer(content, request, self._shelves[connection])
             employ()
 
     def settle(self) -> None:
@@ -218,8 +184,8 @@ class WorkerProcesses:
                 process.join()
         self._workers.clear()
 
-    def _answer(self, content: bytes, request: Request) -> Answer | Failure:
-        answer = frames.to_answer(content, request, self._federation, self._layout, ONE_MACHINE)
+    def _answer(self, content: bytes, request: Request, shelf: Shelf) -> Answer | Failure:
+        answer = frames.to_answer(content, request, self._federation, self._layout, shelf)
         if isinstance(answer, Answer) and answer.message == _DISK_FULL:  # it is ours, too
             raise Interrupted(f"{self._federation.private}: the disk is full; free some space and resume")
         if isinstance(answer, Answer) and answer.message == _UNKEPT:
@@ -228,10 +194,12 @@ class WorkerProcesses:
             )
         return answer
 
-    def _bury(self, connection: Connection) -> str:
-        """How the worker ended."""
+    def _bury(self, connection: Connection, busy: Iterable[Connection]) -> str:
+        """How the worker ended. Its idle lanes are gone with it; the `busy` ones will be heard of."""
         process = self._workers.pop(connection)
         process.join()
+        for lane in [lane for lane, owner in self._workers.items() if owner is process and lane not in busy]:
+            del self._workers[lane]
         if not self._workers:
             raise Interrupted(
                 f"the last worker process ended with code {process.exitcode}; use fewer --workers and resume"
@@ -239,16 +207,28 @@ class WorkerProcesses:
         return f"a worker process ended with code {process.exitcode}"
 
 
-def _work(connection: Connection, federation: Federation, device: str) -> None:
-    """A worker's life: answer requests until the other side is gone."""
+def _work(connections: Sequence[tuple[Connection, Shelf]], federation: Federation, device: str) -> None:
+    """A process's life: its lanes answer requests until the other side is gone."""
     torch.set_num_threads(1)
-    host = ClientHost(federation, device, durable=False)
-    while True:
-        try:
-            request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, ONE_MACHINE)
-        except (EOFError, OSError):  # between two requests, or in the middle of one
-            return
-        try:
-            connection.send_bytes(host.answer(request, ONE_MACHINE))
-        except (BrokenPipeError, ConnectionResetError):
-            return
+    others = [threading.Thread(target=_lane, args=(*each, federation, device)) for each in connections[1:]]
+    for each in others:
+        each.start()
+    _lane(*connections[0], federation, device)
+    for each in others:
+        each.join()
+
+
+def _lane(connection: Connection, shelf: Shelf, federation: Federation, device: str) -> None:
+    """One client after the other."""
+    stream = None if device.startswith("cpu") else torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream) if stream else nullcontext():
+        host = ClientHost(federation, device, durable=False)
+        while True:
+            try:
+                request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, shelf)
+            except (EOFError, OSError):  # between two requests, or in the middle of one
+                return
+            try:
+                connection.send_bytes(host.answer(request, shelf))
+            except (BrokenPipeError, ConnectionResetError):
+                return

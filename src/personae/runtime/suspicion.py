@@ -13,6 +13,7 @@ without signs. Above a bound its updates are left out, and the score goes on: it
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -35,21 +36,26 @@ class Fingerprints:
 
     def __init__(self, model: ModelState) -> None:
         self._model = model
-        weights = model.layout.trainable_size
-        source = generator("fingerprints of updates")
-        self._signs = torch.randint(0, 2, (weights,), dtype=torch.int8, generator=source).mul_(2).sub_(1)
+        self._signs = _signs(model.layout.trainable_size, model.flat.device)
 
     def of(self, update: Message) -> Tensor | None:
         """Of the weights alone, since statistics of BatchNorm would drown them; None of an update that is nowhere."""
-        total = torch.zeros(WIDTH)
+        total = torch.zeros(WIDTH, device=self._signs.device)
         for part in update.parts():
             if isinstance(part, NetworkVector) and not isinstance(part, Gradient):
                 weights = part.layout.trainable_size
-                step = (part.flat - self._model.entries(part.layout).to(part.flat.device))[:weights].cpu()
-                signed = step * self._signs[:weights]
+                step = part.flat.to(total.device) - self._model.entries(part.layout)
+                signed = step[:weights] * self._signs[:weights]
                 total += F.pad(signed, (0, -weights % WIDTH)).view(-1, WIDTH).sum(0)
+        total = total.cpu()
         length = float(total.norm())
         return total / length if 0 < length < float("inf") else None
+
+
+@lru_cache(maxsize=1)  # of the network of a run
+def _signs(weights: int, device: torch.device) -> Tensor:
+    source = generator("fingerprints of updates")
+    return torch.randint(0, 2, (weights,), dtype=torch.int8, generator=source).mul_(2).sub_(1).to(device)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from personae.core.threads import torch_threads
 from personae.errors import Interrupted
 from personae.runtime import inprocess
 from personae.runtime.inprocess import SameProcess, WorkerProcesses, deaf_children, local_transport
+from personae.runtime.shelf import Shelf, shelves
 from personae.runtime.transport import Answer, Failure, Request
 from toys import NAMES, TRAINING, Rehearsal, Troubled, stage_of
 
@@ -81,6 +82,33 @@ def test_several_gpus_share_the_clients(tmp_path: Path, monkeypatch: pytest.Monk
     assert asked == ["cuda"]
     assert torch.equal(one.final(), two.final())
     assert one.files() == two.files()
+
+
+def test_a_process_with_several_lanes_does_what_several_processes_do(tmp_path: Path):
+    one, two = (rehearse(tmp_path / name) for name in ("one", "two"))
+    one.run()
+    transport = WorkerProcesses(two.federation, 3, lanes=2)
+    try:
+        assert len(transport._workers) == 3
+        assert len(set(transport._workers.values())) == 2
+        two.run(transport)
+    finally:
+        transport.close()
+    assert torch.equal(one.final(), two.final())
+    assert one.files() == two.files()
+
+
+def test_the_clients_of_a_process_that_ends_are_asked_again_by_another(tmp_path: Path):
+    """Whoever ends it twice has failed, and with two lanes so may whoever was there both times."""
+    run = rehearse(tmp_path, ("bob", "dies"))
+    transport = WorkerProcesses(run.federation, 6, lanes=2)
+    try:
+        answers = by_name(transport.exchange(requests(run, *NAMES)))
+        assert isinstance(answers["bob"], Failure)
+        assert sum(isinstance(answer, Answer) for answer in answers.values()) >= len(NAMES) - 2
+        assert len(transport._workers) == 2
+    finally:
+        transport.close()
 
 
 def test_a_client_that_ends_two_workers_fails_alone_and_the_last_worker_ends_the_run(tmp_path: Path):
@@ -151,6 +179,7 @@ def test_a_worker_that_dies_in_the_middle_of_its_answer_has_not_answered(tmp_pat
     pipes = [multiprocessing.Pipe() for _ in range(3)]
     for ours, _ in pipes:
         transport._workers[ours] = Ended()
+        transport._shelves[ours] = Shelf(boxes=shelves(1, 0)[0])
 
     def half_answers() -> None:
         for _, theirs in (pipes[2], pipes[1]):
