@@ -1,5 +1,6 @@
 """Where each entry of a network's state stands in one flat vector."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +64,13 @@ class Layout:
         return frozenset(f"{norm}running_var" for norm in self._norms)
 
     @cached_property
+    def variance_places(self) -> Tensor:
+        """Where in the vector these stand."""
+        starts = zip(self.names, (0, *self.ends), self.ends, strict=False)
+        runs = [torch.arange(start, end) for name, start, end in starts if name in self.variances]
+        return torch.cat(runs) if runs else torch.arange(0)
+
+    @cached_property
     def batch_norm(self) -> frozenset[str]:
         """All entries of BatchNorm: its statistics, scales and shifts."""
         affine = {f"{norm}{which}" for norm in self._norms for which in ("weight", "bias")}
@@ -85,6 +93,10 @@ class Layout:
 
     def without(self, names: Collection[str]) -> Self:
         return self.only([name for name in self.names if name not in names])
+
+    def name_at(self, place: int) -> str:
+        """The entry that holds this number of the vector."""
+        return self.names[bisect_right(self.ends, place)]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The entries as views of the vector."""

@@ -168,16 +168,17 @@ class NetworkVector(Payload):
 
     def _impossible(self, before: "ModelState | None") -> str | None:
         """What no training comes to: variances below zero, or far from those of the model that was sent."""
-        if before is None:
+        places = self.layout.variance_places
+        if before is None or not len(places):
             return None
-        last = before.layout.views(before.flat)
-        for name, view in self.layout.views(self.flat).items():
-            if name in self.layout.variances:
-                if bool((view < 0).any()):
-                    return f"{name} holds variances below zero"
-                if name in last and bool((view > _MOST_VARIED * (1 + last[name].to(view.device))).any()):
-                    return f"{name} holds variances far above those of the model that was sent"
-        return None
+        last = before.entries(self.layout)[places].to(self.flat.device)
+        variances = self.flat[places]
+        below, above = variances < 0, variances > _MOST_VARIED * (1 + last)
+        if not bool((wrong := below | above).any()):
+            return None
+        first = int(wrong.nonzero()[0])
+        where = "below zero" if below[first] else "far above those of the model that was sent"
+        return f"{self.layout.name_at(int(places[first]))} holds variances {where}"
 
     def measures(self, model: "ModelState") -> Mapping[str, float]:
         """Statistics apart from weights: they are larger by far, and a long step of the weights would hide in them."""
