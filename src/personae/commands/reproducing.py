@@ -25,6 +25,7 @@ def reproduce_claims(
     ] = "small",
     claims: Annotated[str, typer.Option(metavar="ID,ID", help="Some of its claims; all by default.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds (0, 1, ...); each has its own people.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them, to judge on seeds not yet seen.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; runs/reproduce-NAME-SCALE by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue; finished runs are not repeated.")] = False,
     budget: Annotated[
@@ -46,6 +47,7 @@ def reproduce_claims(
     folder = out or Path("runs") / f"reproduce-{name}-{scale}"
     hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"
     hint += (f" --claims {claims}" if claims else "") + ("" if budget is None else f" --budget {budget:g}")
+    hint += f" --first-seed {first_seed}" if first_seed else ""
     hint += "" if workers is None else f" --workers {workers}"
     deadline = None if budget is None else time.monotonic() + 60 * budget
     try:
@@ -55,6 +57,7 @@ def reproduce_claims(
             scale=scale,
             claims=[item.strip() for item in claims.split(",")] if claims else [],
             seeds=seeds,
+            first_seed=first_seed,
             resume=resume,
             records=records or [],
             runner=Runner(execution_of(device, workers), deadline),

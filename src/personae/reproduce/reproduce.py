@@ -63,6 +63,7 @@ def reproduce(
     scale: Scale = "small",
     claims: Sequence[str] = (),
     seeds: int = 3,
+    first_seed: int = 0,
     resume: bool = False,
     records: Sequence[Path] = (),
     runner: Runner | None = None,
@@ -70,10 +71,15 @@ def reproduce(
 ) -> Reproduction:
     """Run what the claims need, once for each seed, in `out/runs`; then judge them and write it down in `out`.
 
+    The seeds are `first_seed` and those after it: a claim that was written after a look at some is judged on others.
+
     With `records`, files that were written elsewhere, nothing is run: claims are judged whose runs are all in them.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: there must be one at least, and two for a verdict")
+    if first_seed < 0:
+        raise ConfigError(f"--first-seed {first_seed}: seeds are 0 or more")
+    numbers = range(first_seed, first_seed + seeds)
     runner = runner or Runner()
     chosen = choose_claims(system, claims)
     experiments = variants_of(system, scale)
@@ -85,11 +91,11 @@ def reproduce(
 
     plans = {
         seed: Plan.of({name: each.model_copy(update={"seed": seed}) for name, each in experiments.items()})
-        for seed in range(seeds)
+        for seed in numbers
     }
     jobs = _claim_by_claim(plans, [*(claim.variants for claim in chosen), awaited])
     folders = {seed: {name: f"seed-{seed}/{plan.folders[name]}" for name in needed} for seed, plan in plans.items()}
-    about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(range(seeds))}
+    about = {"system": system.name, "paper": system.paper, "scale": scale, "seeds": list(numbers)}
     judge = Judge(chosen, about, out, experiments, folders, runner.execution.cache, notify)
     if records:
         found = Records.read(records)

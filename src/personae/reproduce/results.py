@@ -66,7 +66,7 @@ class Judgement:
     claim: Claim
     found: Mapping[str, Any]
     scale: str
-    seeds: int
+    seeds: Sequence[int]
 
     @property
     def verdict(self) -> str:
@@ -77,7 +77,7 @@ class Judgement:
         """Higher for what says more: decided, then within noise, then anything else; of equals the larger scale, and
         of the same scale more seeds."""
         says = 2 if self.verdict in DECIDED else int(self.verdict == Verdict.NOISE)
-        return says, SCALES.index(self.scale), self.seeds
+        return says, SCALES.index(self.scale), len(self.seeds)
 
     @cached_property
     def comparisons(self) -> list[Compared]:
@@ -107,7 +107,8 @@ class Judgement:
 
     @property
     def command(self) -> str:
-        chosen = f"--scale {self.scale} --claims {self.claim.id} --seeds {self.seeds}"
+        chosen = f"--scale {self.scale} --claims {self.claim.id} --seeds {len(self.seeds)}"
+        chosen += f" --first-seed {self.seeds[0]}" if self.seeds[0] else ""
         return f"`personae reproduce {self.system.name} {chosen}`"
 
     def _figures(self, quantities: Sequence[Quantity]) -> list[Figure]:
@@ -124,7 +125,7 @@ def pages(folder: Path) -> dict[str, str]:
         system = SYSTEMS[content["system"]]
         claims = {claim.id: claim for claim in system.claims}
         for found in content["claims"]:
-            judgement = Judgement(system, claims[found["id"]], found, content["scale"], len(content["seeds"]))
+            judgement = Judgement(system, claims[found["id"]], found, content["scale"], content["seeds"])
             judged.setdefault(found["id"], []).append(judgement)
         if "remark" in content:
             remarks.setdefault(system.name, []).append(f"- `{path.name}`: {content['remark']}\n")
@@ -187,7 +188,7 @@ def _comparisons(
 
 
 def _details(judgement: Judgement) -> Iterator[str]:
-    about = f"{judgement.claim.id}, {judgement.scale} scale, {judgement.seeds} seeds"
+    about = f"{judgement.claim.id}, {judgement.scale} scale, {len(judgement.seeds)} seeds"
     yield f"\n### {about}: {judgement.verdict}\n\n{judgement.command}\n\n"
     yield _header("comparison", "figures", "difference", "half of the paper's", "verdict")
     for part in judgement.comparisons:
