@@ -45,6 +45,11 @@ class Comparison(ABC):
     def p(self, test: Test) -> float:
         """The p of what the claim says: small where the measurements speak for it."""
 
+    @property
+    def reported(self) -> tuple[float, ...]:
+        """The paper's figures in place of the quantities, or their difference; nothing where it gives none."""
+        return ()
+
     def half_of_paper(self, means: Sequence[float]) -> float | None:  # noqa: ARG002
         """Half of what the paper reports, given the means of the quantities here; None where it gives no figure."""
         return None
@@ -76,6 +81,10 @@ class Above(Comparison):
     @property
     def asked(self) -> str:
         return _above(self.by)
+
+    @property
+    def reported(self) -> tuple[float, ...]:
+        return self.paper if isinstance(self.paper, tuple) else () if self.paper is None else (self.paper,)
 
     def contrast(self, values: Sequence[float]) -> float:
         return values[0] - values[1]
@@ -187,7 +196,8 @@ class Gate:
 class Claim:
     """`paper` holds the figures that the paper reports, as it reports them; `beside` what is shown and not judged.
 
-    Where one of the `gates` is not passed, the claim is not judged: its situation is not there.
+    `short` is the sentence in a few words, for tables. Where one of the `gates` is not passed, the claim is not judged:
+    its situation is not there.
     """
 
     id: str
@@ -196,6 +206,7 @@ class Claim:
     parts: tuple[Comparison, ...]
     beside: tuple[Quantity, ...] = ()
     gates: tuple[Gate, ...] = ()
+    short: str = ""
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:

@@ -14,24 +14,23 @@ from personae.files import write_text
 from personae.reproduce.claims import Claim, Comparison, System
 from personae.reproduce.quantities import Quantity
 from personae.reproduce.reproduce import Scale
-from personae.reproduce.statistics import Verdict
+from personae.reproduce.statistics import LEVEL, Verdict
 from personae.reproduce.systems import SYSTEMS
 
 HEAD = """# Claims of papers
 
 {tally}
 
-The verdict is that of the largest scale at which the claim was decided. If there is none, it is the one that says most.
-*Ours* has the figures of the comparison that decides the claim: means over the seeds, in percent unless a unit is
-given. *Difference* is the first minus the second, or the slope if there are more, with the 95% interval. It has to be
-above zero, unless the row asks for something else. What is within noise does not hold if half of the paper's difference
-is excluded. A star marks claims with several comparisons. The id of a claim leads to all of them, and to the figures of
-its gates. *Gate* says whether the situation was reached that the claim is about. Papers measure on other faces than we
-do: compare differences, not levels.
+A row has the comparison that decides its claim, in the paper and here: means over the seeds, in percent unless a unit
+is given. *Difference* is our first figure minus the second, or the slope if there are more, with the 95% interval. It
+has to be above zero, unless the row asks for something else. A star marks claims with several comparisons; the id of a
+claim leads to all of them. The verdict is that of the largest scale at which the claim was decided. *Half* means that
+it would be within noise, but [half of the paper's difference](../howto/reproduce.md#how-a-claim-is-decided) is ruled
+out. *Gate* says whether the situation was reached that the claim is about. Papers measure on other faces than we do:
+compare differences, not levels.
 
-A command repeats its row. Add `--budget 0` to see only how long that will take, `--device cuda` to use a GPU, and
-`--resume` for further rows of the same system and scale. [Reproduce a paper](../howto/reproduce.md) explains how a
-claim is decided.
+`personae reproduce` with what stands in the last column repeats a row. Add `--budget 0` to see only how long that will
+take, `--device cuda` to use a GPU, and `--resume` for further rows of the same system and scale.
 """
 COMPARISONS = """# All comparisons: {name}
 
@@ -42,7 +41,7 @@ of claims](../claims.md) has one row for each claim, and [Results](../{page}#why
 not hold. Figures are means over the seeds, intervals have 95%. A comparison within noise does not hold if *half of the
 paper's* difference is excluded.
 """
-COLUMNS = ("claim", "paper", "ours", "difference", "verdict", "gate", "command")
+COLUMNS = ("claim", "paper", "ours", "difference", "verdict", "gate", "`personae reproduce`")
 NOT_JUDGED = "not judged"
 DECIDED = (Verdict.HOLDS, Verdict.FAILS)
 SCALES = get_args(Scale)
@@ -88,15 +87,22 @@ class Judgement:
 
     @property
     def beside(self) -> list[Figure]:
-        """What is shown and compared with nothing."""
+        """What is shown and compared with nothing; a file from before something was shown does not have it."""
         compared = {quantity.label for part in self.claim.parts for quantity in part.quantities}
-        return self._figures([quantity for quantity in self.claim.beside if quantity.label not in compared])
+        return [figure for figure in self._figures(self.claim.beside) if figure["label"] not in compared]
 
     @property
     def deciding(self) -> Compared:
         """The comparison with the verdict of the claim, and of several the one that speaks least for it."""
         judged = [part for part in self.comparisons if part.found["verdict"] == self.verdict] or self.comparisons
         return max(judged, key=lambda part: -1 if part.found["p"] is None else part.found["p"])
+
+    @property
+    def by_half(self) -> bool:
+        """Whether it would be within noise, were it not for half of the paper's difference."""
+        failed = [part.found for part in self.comparisons if part.found["verdict"] == Verdict.FAILS]
+        surely = [found for found in failed if found["half_of_paper"] is None or found["p"] > 1 - LEVEL]
+        return self.verdict == Verdict.FAILS and not surely
 
     @property
     def gate(self) -> str:
@@ -107,13 +113,13 @@ class Judgement:
 
     @property
     def command(self) -> str:
-        chosen = f"--scale {self.scale} --claims {self.claim.id} --seeds {len(self.seeds)}"
-        chosen += f" --first-seed {self.seeds[0]}" if self.seeds[0] else ""
-        return f"`personae reproduce {self.system.name} {chosen}`"
+        """What follows `personae reproduce`."""
+        chosen = f"{self.system.name} --scale {self.scale} --claims {self.claim.id} --seeds {len(self.seeds)}"
+        return chosen + (f" --first-seed {self.seeds[0]}" if self.seeds[0] else "")
 
     def _figures(self, quantities: Sequence[Quantity]) -> list[Figure]:
         known = {figure["label"]: figure for figure in self.found["figures"]}
-        return [known[quantity.label] for quantity in quantities]
+        return [known[quantity.label] for quantity in quantities if quantity.label in known]
 
 
 def pages(folder: Path) -> dict[str, str]:
@@ -148,7 +154,12 @@ def _claims(judged: Mapping[str, Sequence[Judgement]]) -> str:
 
 def _tally(claims: Sequence[Claim], best: Mapping[str, Judgement]) -> str:
     counts = Counter(best[claim.id].verdict if claim.id in best else NOT_JUDGED for claim in claims)
-    told = ", ".join(f"*{each}* {counts[each]}" for each in (*Verdict, NOT_JUDGED) if counts[each])
+    halves = sum(claim.id in best and best[claim.id].by_half for claim in claims)
+    told = ", ".join(
+        f"*{each}* {counts[each]}" + (f" ({halves} of them by half)" if each == Verdict.FAILS and halves else "")
+        for each in (*Verdict, NOT_JUDGED)
+        if counts[each]
+    )
     return f"Verdicts on {len(claims)} claims: {told}."
 
 
@@ -161,9 +172,9 @@ def _table(system: System, best: Mapping[str, Judgement]) -> str:
     ]
     for claim in system.claims:
         found = best.get(claim.id)
-        cells = ["–", "–", NOT_JUDGED, "–", "–"] if found is None else _cells(found)
+        cells = ["–", "–", "–", NOT_JUDGED, "–", "–"] if found is None else _cells(found)
         named = claim.id if found is None else f"[{claim.id}](claims/{page}#{claim.id.lower()})"
-        lines.append(_row(f"**{named}** {claim.sentence}", claim.paper, *cells))
+        lines.append(_row(f"**{named}** {claim.short}", *cells))
     return "".join(lines)
 
 
@@ -172,7 +183,21 @@ def _cells(judgement: Judgement) -> list[str]:
     asked = f", asked: {deciding.definition.asked}" if deciding.definition.asked else ""
     several = "*" if len(judgement.comparisons) > 1 else ""
     difference = f"{_difference(deciding.found)}{several}{asked}"
-    return [_told(deciding.figures), difference, f"**{judgement.verdict}**", judgement.gate, judgement.command]
+    verdict = f"**{judgement.verdict}**" + (" (half)" if judgement.by_half else "")
+    command = f"`{judgement.command}`"
+    return [
+        _reported(deciding.definition, judgement.claim),
+        _told(deciding.figures),
+        difference,
+        verdict,
+        judgement.gate,
+        command,
+    ]
+
+
+def _reported(comparison: Comparison, claim: Claim) -> str:
+    """What the paper has of the comparison, in the same order; of the whole claim where that is all there is."""
+    return "; ".join(f"{each:.2f}" for each in comparison.reported) or claim.paper
 
 
 def _comparisons(
@@ -189,7 +214,8 @@ def _comparisons(
 
 def _details(judgement: Judgement) -> Iterator[str]:
     about = f"{judgement.claim.id}, {judgement.scale} scale, {len(judgement.seeds)} seeds"
-    yield f"\n### {about}: {judgement.verdict}\n\n{judgement.command}\n\n"
+    by_half = " (half)" if judgement.by_half else ""
+    yield f"\n### {about}: {judgement.verdict}{by_half}\n\n`personae reproduce {judgement.command}`\n\n"
     yield _header("comparison", "figures", "difference", "half of the paper's", "verdict")
     for part in judgement.comparisons:
         means = ", ".join(map(_mean, part.figures))

@@ -12,6 +12,7 @@ from personae.experiment.forecast import Forecast
 from personae.experiment.proposal import Proposal
 from personae.reproduce.pages import COLOURS, chance, difference
 from personae.reproduce.reproduce import Reproduction
+from personae.reproduce.statistics import Verdict
 from personae.screen.basics import print_json, say, size_text
 from personae.screen.files import written_experiment
 from personae.words import counted
@@ -55,7 +56,13 @@ def findings_of_claims(result: Reproduction, out: Path, as_json: bool) -> None:
             )
         table.add_section()
     output.print(table)
+    for verdict in Verdict:
+        if found := [finding.claim.id for finding in result.findings if finding.verdict is verdict]:
+            say(f"{verdict}: {', '.join(found)}")
     say(f"tables and plots: {out / 'claims.md'}, {out / 'claims.json'}, {out / 'plots'}")
+    first = result.findings[0]  # the claim that leads, where it was asked for
+    figures = "; ".join(f"{item.quantity.label} {item.text}" for item in first.measured)
+    say(f"{first.claim.id} {first.verdict}: {first.claim.sentence} ({figures})")
 
 
 def forecast(found: Forecast, as_json: bool) -> None:

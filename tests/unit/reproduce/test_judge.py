@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from personae.errors import OutOfTime
+from personae.console import output
+from personae.errors import ConfigError, OutOfTime
 from personae.experiment.execution import Execution
 from personae.reproduce.claims import Above, Claim, System
 from personae.reproduce.plan import Job
@@ -15,6 +16,7 @@ from personae.reproduce.quantities import Outcomes, Quantity, constant
 from personae.reproduce.reproduce import choose_claims, reproduce
 from personae.reproduce.runner import Ended, Runner
 from personae.reproduce.systems import SYSTEMS
+from personae.screen.runs import findings_of_claims
 
 RECIPE = """
 name = "tiny"
@@ -89,6 +91,23 @@ def test_all_seeds_of_a_claim_come_before_the_next_and_the_one_that_leads_before
     leading = reproduce(replace(system, leads="T-2"), tmp_path / "b", seeds=2, runner=Scripted(Execution()))
     assert order(tmp_path / "b")[:4] == [f"seed-{seed}/{name}" for seed in (0, 1) for name in ("two", "three")]
     assert [finding.claim.id for finding in leading.findings] == ["T-2", "T-1"]
+
+
+def test_the_screen_ends_with_the_claim_that_leads(system: System, tmp_path: Path):
+    result = reproduce(system, tmp_path / "a", seeds=2, runner=Scripted(Execution()))
+    with output.capture() as shown:
+        findings_of_claims(result, tmp_path / "a", as_json=False)
+    text = " ".join(shown.get().split())
+    end = text[text.index(" within noise: T-1, T-2 tables and plots: ") :]
+    assert end.index("claims.json") < end.index("T-1 within noise: one and two (")
+
+
+def test_seeds_begin_where_one_says(system: System, tmp_path: Path):
+    reproduce(system, tmp_path / "a", claims=["T-1"], seeds=2, first_seed=5, runner=Scripted(Execution()))
+    assert order(tmp_path / "a") == [f"seed-{seed}/{name}" for seed in (5, 6) for name in ("one", "two")]
+    assert json.loads((tmp_path / "a" / "claims.json").read_text())["seeds"] == [5, 6]
+    with pytest.raises(ConfigError, match="--first-seed -1: seeds are 0 or more"):
+        reproduce(system, tmp_path / "b", first_seed=-1, runner=Scripted(Execution()))
 
 
 @pytest.mark.parametrize(("runs", "judged"), [(3, None), (4, ["T-1"]), (5, ["T-1"])])

@@ -26,7 +26,10 @@ def test_its_claims_are_those_of_the_papers():
     for path in (RESULTS / "claims").glob("*.json"):
         content = json.loads(path.read_text())
         known = {claim.id: claim for claim in SYSTEMS[content["system"]].claims}
-        assert content["seeds"] == list(range(len(content["seeds"]))), "a row's command names their number alone"
+        first, number = content["seeds"][0], len(content["seeds"])
+        assert content["seeds"] == list(range(first, first + number)), (
+            "a row's command names the first and their number"
+        )
         for claim in content["claims"]:
             assert (claim["claim"], claim["paper"]) == (known[claim["id"]].sentence, known[claim["id"]].paper)
             assert len(claim["gates"]) == len(known[claim["id"]].gates)
@@ -48,7 +51,7 @@ def test_every_claim_has_a_row_and_one_that_was_not_judged_says_so(tmp_path: Pat
     for system in SYSTEMS.values():
         for claim in system.claims:
             (row,) = (line for line in lines if line.startswith(f"| **{claim.id}** "))
-            assert row.endswith("| – | – | not judged | – | – |")
+            assert row.endswith("| – | – | – | not judged | – | – |")
     count = sum(len(system.claims) for system in SYSTEMS.values())
     assert f"Verdicts on {count} claims: *not judged* {count}." in lines
 
@@ -85,21 +88,22 @@ def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True, c
 def row(folder: Path, claim: str = "FF-5") -> list[str]:
     start = f"| **[{claim}](claims/fedface.md#{claim.lower()})** "
     (line,) = (line for line in pages(folder)["claims.md"].splitlines() if line.startswith(start))
-    return line.strip("| ").split(" | ")[2:]
+    return line.strip("| ").split(" | ")[1:]
 
 
-def command(scale: str) -> str:
-    return f"`personae reproduce fedface --scale {scale} --claims FF-5 --seeds 2`"
+def command(scale: str, seeds: str = "--seeds 2") -> str:
+    return f"fedface --scale {scale} --claims FF-5 {seeds}"
 
 
 def test_a_row_has_the_comparison_that_decides_and_the_page_of_its_paper_has_all(tmp_path: Path):
     judged(tmp_path, "paper", "does not hold")
     assert row(tmp_path) == [
+        "Table 2: 99.28; 200 vs 450 rounds",
         "FedFace, mean over its rounds **82.50**; without mean, over its rounds **83.50**",
         "−2.00 (−3.00 to 0.00)*",
         "**does not hold**",
         "passed",
-        command("paper"),
+        f"`{command('paper')}`",
     ]
     comparisons = pages(tmp_path)["claims/fedface.md"]
     assert (
@@ -109,7 +113,7 @@ def test_a_row_has_the_comparison_that_decides_and_the_page_of_its_paper_has_all
 
 ### FF-5, paper scale, 2 seeds: does not hold
 
-{command("paper")}
+`personae reproduce {command("paper")}`
 
 | comparison | figures | difference | half of the paper's | verdict |
 |---|---|---|---|---|
@@ -128,7 +132,7 @@ def test_a_row_has_the_comparison_that_decides_and_the_page_of_its_paper_has_all
 
 def test_what_the_figures_share_is_said_once_and_what_is_asked_is_said_unless_it_is_zero(tmp_path: Path):
     judged(tmp_path, "paper", "does not hold", claim="FF-4")
-    assert row(tmp_path, "FF-4")[:2] == [
+    assert row(tmp_path, "FF-4")[1:3] == [
         "FedFace **82.50**; without spreadout **81.50**",
         "−2.00 (−3.00 to 0.00)*, asked: above 5",
     ]
@@ -140,9 +144,36 @@ def test_what_the_figures_share_is_said_once_and_what_is_asked_is_said_unless_it
 def test_of_several_scales_the_row_has_the_one_that_says_most(tmp_path: Path):
     judged(tmp_path, "small", "does not hold")
     judged(tmp_path, "paper", "regime not reached", passed=False)
-    assert row(tmp_path)[2:] == ["**does not hold**", "passed", command("small")]
+    assert row(tmp_path)[3:] == ["**does not hold**", "passed", f"`{command('small')}`"]
     judged(tmp_path, "large", "holds", passed=None)
-    assert row(tmp_path)[2:] == ["**holds**", "not measured", command("large")]
+    assert row(tmp_path)[3:] == ["**holds**", "not measured", f"`{command('large')}`"]
     judged(tmp_path, "paper", "within noise")
-    assert row(tmp_path)[4] == command("large")
+    assert row(tmp_path)[5] == f"`{command('large')}`"
     assert re.findall(r"### FF-5, (\w+)", pages(tmp_path)["claims/fedface.md"]) == ["large", "small", "paper"]
+
+
+def test_a_row_of_later_seeds_says_where_they_begin(tmp_path: Path):
+    judged(tmp_path, "small", "holds")
+    content = json.loads((tmp_path / "small.json").read_text())
+    (tmp_path / "small.json").write_text(json.dumps(content | {"seeds": [5, 6]}))
+    assert row(tmp_path)[-1] == f"`{command('small', '--seeds 2 --first-seed 5')}`"
+
+
+def test_what_only_half_of_the_papers_difference_decides_is_marked(tmp_path: Path):
+    judged(tmp_path, "small", "does not hold")
+    content = json.loads((tmp_path / "small.json").read_text())
+    content["claims"][0]["comparisons"][1]["p"] = 0.94  # the plain test of the opposite asks for 0.95
+    (tmp_path / "small.json").write_text(json.dumps(content))
+    assert row(tmp_path)[3] == "**does not hold** (half)"
+    assert "*does not hold* 1 (1 of them by half)" in pages(tmp_path)["claims.md"]
+    assert "### FF-5, small scale, 2 seeds: does not hold (half)" in pages(tmp_path)["claims/fedface.md"]
+
+
+def test_a_row_has_what_the_paper_reports_in_the_same_order():
+    table = pages(RESULTS / "claims")["claims.md"]
+    assert re.search(r"\*\*\[FF-2\].* \| 99\.15; 94\.61 \| pre-trained \*\*[\d.]+\*\*; random, fixed ", table)
+
+
+def test_every_claim_has_a_short_form():
+    claims = [claim for system in SYSTEMS.values() for claim in system.claims]
+    assert [claim.id for claim in claims if not 0 < len(claim.short) < 75] == []

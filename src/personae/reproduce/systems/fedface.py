@@ -51,6 +51,7 @@ FEDFACE = System(
             "Table 1: LFW 99.15 -> 68.88",
             (Above(PRETRAINED, POSITIVE, by=COLLAPSE),),
             gates=(TO_GAIN,),
+            short="positive pairs only: collapse",
         ),
         Claim(
             "FF-1a",
@@ -58,6 +59,7 @@ FEDFACE = System(
             "Table 1: LFW 99.15 -> 68.88",
             (Above(PRETRAINED, figure("positive only, in turn", "positive-in-turn"), by=COLLAPSE),),
             gates=(KEPT,),
+            short="client after client, positive pairs only: collapse",
         ),
         Claim(
             "FF-2",
@@ -65,6 +67,7 @@ FEDFACE = System(
             "Table 1: LFW 99.15 -> 94.61",
             (Above(PRETRAINED, figure("random, fixed", "fixed"), paper=(99.15, 94.61)),),
             gates=(TO_GAIN,),
+            short="random, fixed class embeddings fall below the start",
         ),
         Claim(
             "FF-3",
@@ -77,6 +80,7 @@ FEDFACE = System(
             ),
             beside=RATES,
             gates=(TO_GAIN, AT_REST),
+            short="FedFace beats the start, close to central",
         ),
         Claim(
             "FF-4",
@@ -84,6 +88,7 @@ FEDFACE = System(
             "Table 2: 75.90",
             (Above(PRETRAINED, NO_SPREADOUT, by=COLLAPSE), Above(FEDFACE_, NO_SPREADOUT, by=COLLAPSE)),
             gates=(TO_GAIN, AT_REST),
+            short="without spreadout: collapse",
         ),
         Claim(
             "FF-4a",
@@ -91,6 +96,7 @@ FEDFACE = System(
             "Table 2: 75.90",
             (Above(FEDFACE_IN_TURN, figure("without spreadout, in turn", "no-spreadout-in-turn"), by=COLLAPSE),),
             gates=(KEPT,),
+            short="client after client, without spreadout: collapse",
         ),
         Claim(
             "FF-5",
@@ -104,6 +110,7 @@ FEDFACE = System(
                 ),
             ),
             gates=(TO_GAIN, AT_REST),
+            short="without mean start: same end, more slowly",
         ),
         Claim(
             "FF-6",
@@ -114,6 +121,7 @@ FEDFACE = System(
                 Rising((ONE_EACH, *CUT[::-1])),
                 Above(CUT[0], ONE_EACH, by=COLLAPSE),
             ),
+            short="averaging decays with more, smaller clients",
         ),
     ),
 )

@@ -103,6 +103,7 @@ FEDFR = System(
             ),
             beside=(FASTER, OWN_FASTER),
             gates=(SATURATED,),
+            short="plain averaging: generic worse, personal better",
         ),
         Claim(
             "FR-2",
@@ -111,6 +112,7 @@ FEDFR = System(
             "76.79 generic; 81.75 personalized",
             (Above(HARD, PRETRAINED, paper=(76.79, 76.42)), Above(OWN_HARD, OWN_AVERAGING, paper=(81.75, 67.33))),
             gates=(SATURATED, A_TENTH),
+            short="hard negatives lift generic and personal",
         ),
         Claim(
             "FR-3",
@@ -118,6 +120,7 @@ FEDFR = System(
             "77.41; 77.77",
             (Above(CONTRASTIVE, HARD, paper=(77.41, 76.79)), Above(OWN_HARD, OWN_CONTRASTIVE, paper=(81.75, 77.77))),
             gates=(A_TENTH,),
+            short="contrast lifts generic, costs personal",
         ),
         Claim(
             "FR-4",
@@ -129,6 +132,7 @@ FEDFR = System(
             ),
             beside=(TWICE_FEDFR, TWICE_CONTRASTIVE, personal("central on everybody", "central")),
             gates=(A_TENTH,),
+            short="the branch lifts personal, generic not lower",
         ),
         Claim(
             "FR-5",
@@ -137,6 +141,7 @@ FEDFR = System(
             (Near(FEDFR_, CENTRAL, within=CLOSE),),
             beside=(PRETRAINED,),
             gates=(SATURATED, A_TENTH),
+            short="generic about as good as central training",
         ),
         Claim(
             "FR-6",
@@ -149,6 +154,7 @@ FEDFR = System(
             ),
             beside=(TWICE_FINE_TUNED, TWICE_DISTILLED, TWICE_COSFACE, TWICE_FEDFR),
             gates=(A_TENTH,),
+            short="fine-tune < distil < branch, CosFace < branch, binary",
         ),
         Claim(
             "FR-7",
@@ -160,6 +166,7 @@ FEDFR = System(
             ),
             beside=(TWICE_SHARED, TWICE_BACKBONE, TWICE_FEDFR),
             gates=(A_TENTH,),
+            short="global < local backbone < with transform",
         ),
         Claim(
             "FR-8",
@@ -173,6 +180,7 @@ FEDFR = System(
                 share("public faces with a higher threshold", "higher-threshold"),
             ),
             gates=(SATURATED,),
+            short="a tenth of the public faces is enough",
         ),
         Claim(
             "FR-9",
@@ -180,6 +188,7 @@ FEDFR = System(
             "Figure 4",
             tuple(part for ending in IDENTITIES for part in _by_identities(ending)),
             gates=(SATURATED, A_TENTH),
+            short="with fewer people FedFace falls below the start, FedFR not",
         ),
     ),
 )
