@@ -159,8 +159,8 @@ FEDGC = System(
         ),
         Claim(
             "GC-4b",
-            "Where it moves class embeddings along the sphere alone, the softmax regulariser is ahead of FedPE and of the "
-            "cosine regulariser",
+            "Where it moves class embeddings along the sphere alone, the softmax regulariser is ahead of FedPE and of "
+            "the cosine regulariser",
             "Eqs. 10-12; no figures",
             (Above(MOVED_TANGENTIAL, FEDPE), Above(MOVED_TANGENTIAL, MOVED_COSINE)),
             gates=(LEARNT,),
