@@ -16,16 +16,16 @@ def lognormal_quotas(clients: int, total: float, mu: float, sigma: float, rng: G
     return shares
 
 
-def at_least_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Whole numbers of the same sum, none below one, as near to the shares as that allows."""
+def at_least(least: int, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole numbers of the same sum, none below the least, as near to the shares as that allows."""
     total = round(float(shares.sum()))
-    beyond = np.maximum(shares - 1, 0)
-    spare = total - len(shares)
+    beyond = np.maximum(shares - least, 0)
+    spare = total - least * len(shares)
     exact = beyond * (spare / beyond.sum()) if beyond.sum() > 0 else np.full(len(shares), spare / len(shares))
     whole: NDArray[np.float64] = np.floor(exact)
     largest_remainders = np.argsort(whole - exact, kind="stable")[: round(spare - whole.sum())]
     whole[largest_remainders] += 1
-    whole += 1
+    whole += least
     return whole
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.data.dealing import Generator, at_least_one, deal, lognormal_quotas
+from personae.data.dealing import Generator, at_least, deal, lognormal_quotas
 from personae.data.faces import UNLABELLED, FaceSet, Rows
 from personae.data.holdings import NOBODY, Holding, Partition, Split
 from personae.data.pools import Pool, by_attributes, by_domain
@@ -57,8 +57,12 @@ class PartitionPlan:
     """By domain: the domain that is one client of its own; every other one is a target."""
     min_images: int = 2
     """An identity needs as many images at each of its holders."""
+    min_identities: int = 1
+    """Log-normal over identities: how many every client holds at least."""
     drop_small: bool = False
     """Leave identities with fewer images out instead of refusing to continue."""
+    seed: int | None = None
+    """Deals and splits by this seed in place of the run's, so that runs of several seeds have one partition."""
     max_images: int | None = None
     """What a client may hold; identities that do not fit any more are held by nobody. Evens out attributes, say."""
 
@@ -75,8 +79,13 @@ class PartitionPlan:
                 min(self.val, self.test) < 0 or self.train <= 0,
                 "`train` must be positive, `val` and `test` not negative",
             ),
-            (abs(self.train + self.val + self.test - 1) > 1e-6, "`train`, `val` and `test` must add up to 1"),
+            (not abs(self.train + self.val + self.test - 1) <= 1e-6, "`train`, `val` and `test` must add up to 1"),
             (self.min_images < 1, "`min_images` must be at least 1"),
+            (self.min_identities < 1, "`min_identities` must be at least 1"),
+            (
+                self.min_identities > 1 and self.by != "lognormal-identities",
+                "`min_identities` goes with by 'lognormal-identities' only",
+            ),
             (self.max_images is not None and self.max_images < self.min_images, "`max_images` is below `min_images`"),
             ((self.by == "attributes") != bool(self.predicates), "`predicates` and by 'attributes' go together"),
             ((self.by == "domain") != bool(self.source), "`source` and by 'domain' go together"),
@@ -87,10 +96,13 @@ class PartitionPlan:
             parse(predicate)
 
     def apply(self, faces: FaceSet, seed: int) -> Partition:
-        """The same faces and seed give the same partition, in whatever order the faces are listed."""
+        """The same faces and seed give the same partition, in whatever order the faces are listed.
+
+        `seed` is the run's, for a plan that has none of its own.
+        """
         if self.by in _COUNTED and self.clients is None:  # over a network nothing is dealt, and nobody has to say it
             raise ConfigError(f"partition: by {self.by!r} needs the number of `clients`")
-        entropy = hashlib.sha256(f"{seed}/partition".encode()).digest()
+        entropy = hashlib.sha256(f"{seed if self.seed is None else self.seed}/partition".encode()).digest()
         rng = np.random.Generator(np.random.PCG64(int.from_bytes(entropy, "little")))
         order = _canonical_order(faces)
         ordered = faces.select(order)
@@ -125,11 +137,12 @@ class PartitionPlan:
         identity = faces.identity[pool.rows]
         codes, counts = self._large_enough(faces, pool, identity)
         clients = pool.clients or max(len(codes), 1)
-        if len(codes) < clients:
+        if len(codes) < clients * self.min_identities:
             having = f" with at least {self.min_images} images" if self.min_images > 1 else ""
             advice = "ask for fewer clients or bring more faces"
             found = f"{counted(len(codes), 'identity')}{having} {'is' if len(codes) == 1 else 'are'}"
-            raise DataError(f"{pool.name}: {found} too few for {counted(clients, 'client')}; {advice}")
+            each = f" with {self.min_identities} each" if self.min_identities > 1 else ""
+            raise DataError(f"{pool.name}: {found} too few for {counted(clients, 'client')}{each}; {advice}")
         if self.by == "one-identity":
             chosen = np.sort(rng.permutation(len(codes))[:clients])
             codes, counts = codes[chosen], counts[chosen]
@@ -138,7 +151,8 @@ class PartitionPlan:
             weights, quotas = counts, lognormal_quotas(clients, counts.sum(), self.mu, self.sigma, rng)
         else:
             sigma = self.sigma if self.by == "lognormal-identities" else 0.0
-            weights, quotas = holders, at_least_one(lognormal_quotas(clients, holders.sum(), self.mu, sigma, rng))
+            shares = lognormal_quotas(clients, holders.sum(), self.mu, sigma, rng)
+            weights, quotas = holders, at_least(self.min_identities, shares)
         parts = deal(weights, holders, quotas, rng)
         return _divide(identity, codes, parts, rng)
 
@@ -163,7 +177,7 @@ class PartitionPlan:
             )
         sigma = self.sigma if self.by == "lognormal-images" else 0.0
         spare = len(pool.rows) - clients * (self.min_images - 1)
-        shares = at_least_one(lognormal_quotas(clients, spare, self.mu, sigma, rng)) + self.min_images - 1
+        shares = at_least(1, lognormal_quotas(clients, spare, self.mu, sigma, rng)) + self.min_images - 1
         holder: Rows = rng.permutation(np.repeat(np.arange(clients), shares.astype(np.int64)))
         return holder
 

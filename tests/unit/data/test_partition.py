@@ -14,7 +14,7 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
 from personae.data import FaceSet, Partition, PartitionPlan, Split, synthetic
-from personae.data.dealing import at_least_one, lognormal_quotas
+from personae.data.dealing import at_least, lognormal_quotas
 from personae.data.partition import By
 from personae.data.pixels import PixelStore
 from personae.data.predicates import parse
@@ -80,6 +80,31 @@ def test_lognormal_over_identities_follows_its_draws() -> None:
     assert {len(held) for held in identities_of(faces, gentle)} == {20}
 
 
+def test_lognormal_over_identities_leaves_nobody_with_fewer_than_asked_for() -> None:
+    faces = face_set([5] * 400)
+    plan = PartitionPlan(by="lognormal-identities", clients=20, sigma=1.35, min_identities=6)
+    for seed in range(10):
+        sizes = [len(held) for held in identities_of(faces, plan.apply(faces, seed))]
+        assert sum(sizes) == 400
+        assert min(sizes) >= 6
+        assert max(sizes) > 40
+    with pytest.raises(DataError, match=r"400 identities with at least 2 images are too few for 20 clients with 21 e"):
+        PartitionPlan(by="lognormal-identities", clients=20, min_identities=21).apply(faces, 0)
+    with pytest.raises(ConfigError, match=r"`min_identities` goes with by 'lognormal-identities' only"):
+        PartitionPlan(by="equal", clients=20, min_identities=6)
+
+
+def test_a_seed_of_its_own_makes_one_partition_for_all_runs() -> None:
+    faces = face_set([5] * 60)
+    plan = PartitionPlan(by="lognormal-identities", clients=6, sigma=1.0, seed=3)
+    first, second = plan.apply(faces, 0), plan.apply(faces, 1)
+    np.testing.assert_array_equal(first.client, second.client)
+    np.testing.assert_array_equal(first.split, second.split)
+    usual = PartitionPlan(by="lognormal-identities", clients=6, sigma=1.0)
+    np.testing.assert_array_equal(first.client, usual.apply(faces, 3).client)
+    assert not np.array_equal(usual.apply(faces, 0).client, usual.apply(faces, 1).client)
+
+
 def test_lognormal_over_images_meets_quotas_of_images_with_whole_identities() -> None:
     rng = np.random.default_rng(0)
     faces = face_set(rng.integers(2, 40, 600).tolist())
@@ -97,11 +122,12 @@ def test_shares_become_whole_numbers_of_the_same_sum() -> None:
     for seed in range(50):
         rng = np.random.default_rng(seed)
         clients = int(rng.integers(1, 30))
-        total = int(rng.integers(clients, 300))
+        least = int(rng.integers(1, 4))
+        total = int(rng.integers(least * clients, 300))
         shares = lognormal_quotas(clients, total, 3, 20 * rng.random(), rng)
-        whole = at_least_one(shares)
+        whole = at_least(least, shares)
         assert whole.sum() == total
-        assert whole.min() >= 1
+        assert whole.min() >= least
         assert (whole == whole.astype(int)).all()
         assert (np.argsort(shares, kind="stable")[-1:] == whole.argmax()) or whole.max() == whole[shares.argmax()]
 
@@ -220,6 +246,7 @@ def test_small_identities_are_left_out_only_when_asked() -> None:
         ({"clients": 4, "sigma": -1.0}, "`sigma` not negative"),
         ({"clients": 4, "mu": float("nan")}, "`mu` must be finite"),
         ({"clients": 4, "train": 0.5}, "must add up to 1"),
+        ({"clients": 4, "train": float("nan")}, "must add up to 1"),
         ({"clients": 4, "train": 0.0, "test": 0.9}, "`train` must be positive"),
         ({"clients": 4, "min_images": 0}, "`min_images` must be at least 1"),
         ({"by": "attributes"}, "`predicates` and by 'attributes' go together"),
