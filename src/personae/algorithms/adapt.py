@@ -8,8 +8,8 @@ A client uses theta_i.
 
 It comes in two ways. `adapt` is a stage that clients take part in: they keep theta_i, go on from it in further rounds,
 and send a mean loss. In `tune` no client is asked: whoever is evaluated, a newcomer too, takes a few steps on the spot
-from theta and from the rows that it kept in an earlier stage, keeps nothing and sends nothing; every round does so
-again.
+from theta and from the rows that it kept in an earlier stage (or from those that the server averaged), keeps nothing
+and sends nothing; every round does so again.
 """
 
 import math
@@ -20,11 +20,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from personae.algorithms import fedavg
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
 from personae.core.samples import Samples
+from personae.errors import ConfigError
 from personae.parts.batch_norm import Statistics
 from personae.parts.batches import Batch
 from personae.parts.embedding import class_features, still
@@ -145,7 +147,7 @@ class Adapt(_Adaptation, Algorithm[State, Down, Private, Up]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
+class Tune(_Adaptation, Algorithm[fedavg.State, fedavg.Down, LocalState, Nothing]):
     """A few steps of training at each client when it is evaluated: the global model before, its personal one after.
 
     Each round of the stage tunes again from theta, with other batches.
@@ -160,20 +162,36 @@ class Tune(_Adaptation, Algorithm[ServerState, Broadcast, LocalState, Nothing]):
     training: LocalSGD = field(
         default_factory=lambda: LocalSGD(lr=0.01, momentum=0.9, weight_decay=0.0, batch_size=64, iterations=5)
     )
-    head_init: HeadInit = "mean"  # how class embeddings begin at a client that kept none from earlier stages, a new one
+    # Whose class embeddings a client begins with: its own as it last had them, or, after a stage with a global
+    # classification layer, the server's averaged ones.
+    head: Literal["own", "averaged"] = "own"
+    head_init: HeadInit = "mean"  # how class embeddings begin at a client of which there are none yet, a new one
 
-    def start(self, previous: ServerState | None, server: Server) -> ServerState:
-        return ServerState(model=previous.model if previous else server.initial)
+    @property
+    def withheld(self) -> frozenset[str]:
+        return frozenset() if self.head == "averaged" else frozenset({"class_embeddings"})
 
-    def send(self, state: ServerState, client: ClientInfo) -> Broadcast:  # noqa: ARG002
-        return Broadcast(model=state.model)
+    def start(self, previous: ServerState | None, server: Server) -> fedavg.State:
+        averaged = previous.class_embeddings if isinstance(previous, fedavg.State) else {}
+        if self.head == "averaged" and not averaged:
+            raise ConfigError(
+                'tune: head = "averaged" needs a global classification layer, and the stage before has none; '
+                'put fedavg or hf_maml_global there, or take head = "own"'
+            )
+        return fedavg.State(
+            model=previous.model if previous else server.initial,
+            class_embeddings=averaged if self.head == "averaged" else {},
+        )
 
-    def merge(self, state: ServerState, replies: Iterable[Reply[Nothing]], server: Server) -> ServerState:  # noqa: ARG002
+    def send(self, state: fedavg.State, client: ClientInfo) -> fedavg.Down:
+        return fedavg.Down(model=state.model, class_embeddings=state.class_embeddings.get(client.name))
+
+    def merge(self, state: fedavg.State, replies: Iterable[Reply[Nothing]], server: Server) -> fedavg.State:  # noqa: ARG002
         return state
 
-    def personal(self, down: Broadcast, private: LocalState | None, client: Client) -> Embedder:  # noqa: ARG002
+    def personal(self, down: fedavg.Down, private: LocalState | None, client: Client) -> Embedder:  # noqa: ARG002
         client.backbone.load(down.model)
-        rows = own_rows(self.head_init, client, client.recall(OwnHead))
+        rows = own_rows(self.head_init, client, down.class_embeddings, client.recall(OwnHead))
         known = class_features(client.backbone, client.train) if self.method == "distil" else rows
         self.adapted(client, rows, client.train, down.model, known)
         return client.embedder(client.backbone)

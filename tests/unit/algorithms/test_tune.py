@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from personae.algorithms import HFMAML, FedFace, FedFR, FedGC, FedPE, Tune
+from personae.algorithms import HFMAML, FedAvg, FedFace, FedFR, FedGC, FedPE, HFMAMLGlobal, Tune, fedavg
 from personae.core.algorithm import Client, ClientInfo, Session
 from personae.core.embedder import embed
-from personae.core.message import Broadcast
+from personae.core.payload import ModelState
 from personae.core.rng import generator
+from personae.errors import ConfigError
 from personae.parts.batches import Batch
 from personae.parts.embedding import class_features
 from personae.parts.heads import OwnHead
@@ -57,6 +58,11 @@ def test_nothing_but_figures_leaves_and_nothing_is_kept(tmp_path: Path):
     assert not [path for path in run.files() if "/tune/" in path and path.startswith("private")]
 
 
+def sent(model: ModelState) -> fedavg.Down:
+    """What a client gets that begins with rows of its own."""
+    return fedavg.Down(model=model, class_embeddings=None)
+
+
 def client_of(run: Rehearsal, name: str, recalled: OwnHead | None) -> Client:
     holding, backbone = run.holdings.of(name), run.federation.backbone()
     return Client(
@@ -82,7 +88,7 @@ def test_it_is_a_few_steps_of_sgd_from_the_rows_kept_or_from_class_means(tmp_pat
     model = client.backbone.state()
     tune = Tune(training=SGD, margin=Margin(kind="cosface", scale=8.0, margin=0.1))
     was = rows.clone()
-    found = embed(tune.personal(Broadcast(model=model), None, client), client.test)
+    found = embed(tune.personal(sent(model), None, client), client.test)
 
     again = client_of(run, "ann", None)
     module, ours = again.backbone.load(model), rows.clone()
@@ -103,7 +109,7 @@ def test_the_rows_of_a_new_client_begin_as_told(tmp_path: Path):
     run, found = Rehearsal(tmp_path, recipe()), []
     for rows in ("mean", "random"):
         client = client_of(run, "ann", None)
-        down = Broadcast(model=client.backbone.state())
+        down = sent(client.backbone.state())
         found.append(embed(Tune(training=SGD, head_init=rows).personal(down, None, client), client.test))
     assert not torch.allclose(*found, atol=1e-3)
 
@@ -114,7 +120,7 @@ def test_distilling_it_stays_nearer_to_the_global_model(tmp_path: Path):
     client, again = client_of(run, "eve", None), client_of(run, "eve", None)
     model, margin = client.backbone.state(), Margin(kind="cosface", scale=8.0, margin=0.1)
     tune = Tune(training=SGD, margin=margin, method="distil", strength=2.0, temperature=1.5)
-    found = embed(tune.personal(Broadcast(model=model), None, client), client.test)
+    found = embed(tune.personal(sent(model), None, client), client.test)
 
     teacher = copy.deepcopy(again.backbone.load(model)).eval()
     known = class_features(again.backbone, again.train)
@@ -132,7 +138,7 @@ def test_distilling_it_stays_nearer_to_the_global_model(tmp_path: Path):
 
     SGD.fit(again.backbone, [rows], again.train, loss, again.generator)
     assert torch.allclose(found, embed(again.embedder(again.backbone), again.test), atol=2e-5)
-    plain = replace(tune, method="fine-tune").personal(Broadcast(model=model), None, client_of(run, "eve", None))
+    plain = replace(tune, method="fine-tune").personal(sent(model), None, client_of(run, "eve", None))
     assert not torch.allclose(found, embed(plain, client.test), atol=1e-3)
 
 
@@ -145,7 +151,7 @@ def test_statistics_stay_as_they_came_with_one_identity_and_with_any_where_that_
     run = Rehearsal(tmp_path, recipe())
     client = replace(client_of(run, "ann", None), train=random_faces(1, identities, 6))
     model = client.backbone.state()
-    Tune(training=SGD, batch_norm=batch_norm).personal(Broadcast(model=model), None, client)
+    Tune(training=SGD, batch_norm=batch_norm).personal(sent(model), None, client)
     trained = client.backbone.state()
     weights = slice(model.layout.trainable_size)
     assert torch.equal(trained.flat[weights.stop :], model.flat[weights.stop :]) == stay
@@ -173,6 +179,48 @@ def test_the_rows_of_any_earlier_algorithm_are_recalled_and_newcomers_have_none(
         assert torch.equal(seen[name].class_embeddings, kept.class_embeddings)
 
 
+@pytest.mark.parametrize("before", [FedAvg(), HFMAMLGlobal()])
+def test_after_a_global_layer_it_begins_with_the_averaged_rows_or_with_the_clients_own(tmp_path: Path, before):
+    layers: list[fedavg.State] = []
+    begun: dict[str, dict[str, torch.Tensor]] = {"own": {}, "averaged": {}}
+
+    class Watched(type(before)):
+        def merge(self, state, replies, server):
+            layers.append(super().merge(state, replies, server))
+            return layers[-1]
+
+    class Noting(Tune):
+        def adapted(self, client, rows, samples, theta, known):
+            begun[self.head][client.info.name] = rows.clone()
+            return super().adapted(client, rows, samples, theta, known)
+
+    federate = stage_of(Watched(**vars(quickly(before))), name="federate", rounds=2)
+    stages = [
+        stage_of(Noting(training=SGD, head=head), name=head, after="federate", rounds=1) for head in ("own", "averaged")
+    ]
+    run = Rehearsal(tmp_path, (federate, *stages), holdings=Crowd(newcomers=frozenset({"zoe"}))).run()
+    for name in ("ann", "bob", "eve"):
+        kept = PrivateStore.of(tmp_path / "private", name)
+        own = kept.load("federate", before.types.private, run.federation.backbone().layout).class_embeddings
+        assert torch.equal(begun["own"][name], own)
+        assert torch.equal(begun["averaged"][name], layers[-1].class_embeddings[name].vectors)
+        assert not torch.equal(begun["own"][name], begun["averaged"][name])
+    assert torch.equal(begun["own"]["zoe"], begun["averaged"]["zoe"])  # of a newcomer nobody has any
+    crossed = {
+        head: {entry["payload"] for entry in run.notebook.books["ledger"] if entry["stage"] == head} for head in begun
+    }
+    assert crossed == {"own": {"ModelState", "Scalars"}, "averaged": {"ModelState", "ClassEmbeddings", "Scalars"}}
+
+
+def test_averaged_rows_need_a_stage_with_a_global_layer(tmp_path: Path):
+    stages = (
+        stage_of(quickly(FedPE()), name="federate", **ROUNDS),
+        stage_of(Tune(training=SGD, head="averaged"), name="tune", **ROUNDS),
+    )
+    with pytest.raises(ConfigError, match=r"needs a global classification layer.*put fedavg or hf_maml_global there"):
+        Rehearsal(tmp_path, stages).run()
+
+
 def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
     stages = (
         stage_of(quickly(FedPE()), name="older", **ROUNDS),
@@ -181,7 +229,7 @@ def test_the_latest_stage_that_keeps_rows_is_the_one_recalled(tmp_path: Path):
     )
     run = Rehearsal(tmp_path, stages).run()
     host = ClientHost(run.federation)
-    request = Request("evaluate", "tune", 1, ClientInfo("bob", 1), Broadcast(model=run.federation.backbone().state()))
+    request = Request("evaluate", "tune", 1, ClientInfo("bob", 1), sent(run.federation.backbone().state()))
     client = host._client(request, run.recipe[-1], Session())
     store, layout = PrivateStore.of(tmp_path / "private", "bob"), host.backbone.layout
     kept = store.load("newer", FedGC.types.private, layout)
