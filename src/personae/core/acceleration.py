@@ -19,6 +19,7 @@ class Acceleration:
     prelu: bool = True  # CPU: a faster backward pass of PReLU
     folding: bool = True  # CPU: faces are embedded with BatchNorm folded into the layers before it
     memory: bool = True  # CPU: what a step frees stays with the process, for the next step
+    sharing: bool = True  # models go between processes in memory that both see
     resident: bool = True  # GPU: faces stay there as bytes, where they fit
     graphs: bool = True  # GPU: a training step is captured once and replayed for client after client
     padding: bool = True  # GPU: class embeddings are filled up to a few widths, so that clients share a graph

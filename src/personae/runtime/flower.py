@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from personae.errors import lacks_memory
 from personae.runtime import frames
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
@@ -208,5 +209,7 @@ class GridTransport:
         try:
             content = bytes(answered.content)
             return frames.to_answer(content, request, self._federation, self._layout, self._coding)
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
             return Failure(request.client, "its answer takes more memory than there is")

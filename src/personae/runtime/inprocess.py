@@ -1,8 +1,10 @@
 """Clients on this machine: in this process, or in worker processes of cores or GPUs."""
 
 import multiprocessing
+import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -122,9 +124,9 @@ class WorkerProcesses:
         context = multiprocessing.get_context("spawn")
         self._workers: dict[Connection, SpawnProcess] = {}
         self._shelves: dict[Connection, Shelf] = {}
-        boxes = shelves(workers, self._layout.size)
+        boxes = shelves(workers, self._layout.size if federation.acceleration.sharing else 0)
         home = devices[0].partition(":")[0]  # where the server is
-        processes = max(len(devices), -(-workers // lanes))
+        processes = min(workers, max(len(devices), -(-workers // lanes)))
         for number, device in zip(range(processes), cycle(devices), strict=False):
             pipes = {context.Pipe(): Shelf(boxes=own, device=home) for own in boxes[number::processes]}
             theirs = [(end, replace(shelf, device=device)) for (_, end), shelf in pipes.items()]
@@ -162,7 +164,7 @@ class WorkerProcesses:
                     else:
                         unlucky.add(request.client)
                         again.append(request)
-                        left = len(self._workers)
+                        left = sum(process.is_alive() for process in self._workers.values())
                         self._notify(f"{why}; {request.client.name} is asked again, workers left: {left}")
                 else:
                     idle.append(connection)
@@ -183,6 +185,7 @@ class WorkerProcesses:
                 process.kill()  # what it was doing is not waited for any more
                 process.join()
         self._workers.clear()
+        self._shelves.clear()
 
     def _answer(self, content: bytes, request: Request, shelf: Shelf) -> Answer | Failure:
         answer = frames.to_answer(content, request, self._federation, self._layout, shelf)
@@ -196,10 +199,10 @@ class WorkerProcesses:
 
     def _bury(self, connection: Connection, busy: Iterable[Connection]) -> str:
         """How the worker ended. Its idle lanes are gone with it; the `busy` ones will be heard of."""
-        process = self._workers.pop(connection)
+        process = self._workers[connection]
         process.join()
         for lane in [lane for lane, owner in self._workers.items() if owner is process and lane not in busy]:
-            del self._workers[lane]
+            del self._workers[lane], self._shelves[lane]
         if not self._workers:
             raise Interrupted(
                 f"the last worker process ended with code {process.exitcode}; use fewer --workers and resume"
@@ -219,16 +222,23 @@ def _work(connections: Sequence[tuple[Connection, Shelf]], federation: Federatio
 
 
 def _lane(connection: Connection, shelf: Shelf, federation: Federation, device: str) -> None:
-    """One client after the other."""
-    stream = None if device.startswith("cpu") else torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream) if stream else nullcontext():
-        host = ClientHost(federation, device, durable=False)
-        while True:
-            try:
-                request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, shelf)
-            except (EOFError, OSError):  # between two requests, or in the middle of one
-                return
-            try:
-                connection.send_bytes(host.answer(request, shelf))
-            except (BrokenPipeError, ConnectionResetError):
-                return
+    """One client after the other. What breaks a lane ends its process: nobody hears of the end of one thread."""
+    try:
+        stream = None if device.startswith("cpu") else torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream) if stream else nullcontext():
+            _serve(connection, shelf, ClientHost(federation, device, durable=False))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _serve(connection: Connection, shelf: Shelf, host: ClientHost) -> None:
+    while True:
+        try:
+            request = frames.to_request(connection.recv_bytes(), host.federation, host.backbone.layout, shelf)
+        except (EOFError, OSError):  # between two requests, or in the middle of one
+            return
+        try:
+            connection.send_bytes(host.answer(request, shelf))
+        except (BrokenPipeError, ConnectionResetError):
+            return

@@ -25,11 +25,14 @@ from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from personae.runtime.memory import GIVING_BACK
 from toys import Rehearsal, quickly, stage_of
 
+NO_SHARING = Acceleration().without(["sharing"])
+
 
 def test_each_can_be_switched_off():
     assert Acceleration().without(["graphs", "padding"]) == Acceleration(graphs=False, padding=False)
     with pytest.raises(
-        ConfigError, match="--without magic: there are channels_last, prelu, folding, memory, resident, graphs, padding"
+        ConfigError,
+        match="--without magic: there are channels_last, prelu, folding, memory, sharing, resident, graphs, padding",
     ):
         Acceleration().without(["magic"])
 
@@ -40,7 +43,14 @@ def test_the_command_names_what_there_is(tmp_path: Path):
     found = CliRunner().invoke(app, ["run", str(path), "--without", "magic"])
     assert isinstance(found.exception, ConfigError)
     told = " ".join(CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "300"}).output.split())
-    assert "(channels_last, prelu, folding, memory, resident, graphs, padding)" in told
+    assert "(channels_last, prelu, folding, memory, sharing, resident, graphs, padding)" in told
+
+
+def test_without_shared_memory_models_go_through_a_pipe(rehearsal: Rehearsal):
+    for acceleration, numbers in ((Acceleration(), 3 * rehearsal.federation.backbone().layout.size), (NO_SHARING, 0)):
+        transport = WorkerProcesses(replace(rehearsal.federation, acceleration=acceleration), 1)
+        assert [sum(map(len, shelf.boxes)) for shelf in transport._shelves.values()] == [numbers]
+        transport.close()
 
 
 def test_channels_first_gives_the_same_up_to_rounding():

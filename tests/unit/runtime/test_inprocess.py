@@ -98,6 +98,19 @@ def test_a_process_with_several_lanes_does_what_several_processes_do(tmp_path: P
     assert one.files() == two.files()
 
 
+@pytest.mark.parametrize("lane", [0, 1], ids=["of the main thread", "of another thread"])
+def test_a_lane_that_breaks_ends_its_process(tmp_path: Path, lane: int):
+    """Otherwise its client would be waited for as long as another lane of the process lives."""
+    transport = WorkerProcesses(rehearse(tmp_path).federation, 2, lanes=2)
+    try:
+        connection, process = list(transport._workers.items())[lane]
+        connection.send_bytes(b"no request")
+        process.join(timeout=60)
+        assert process.exitcode == 1
+    finally:
+        transport.close()
+
+
 def test_the_clients_of_a_process_that_ends_are_asked_again_by_another(tmp_path: Path):
     """Whoever ends it twice has failed, and with two lanes so may whoever was there both times."""
     run = rehearse(tmp_path, ("bob", "dies"))

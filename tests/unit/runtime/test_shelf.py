@@ -1,5 +1,6 @@
 """What goes through memory that two processes share comes out as it went in."""
 
+import os
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ import torch
 
 from personae.core.wire import Packet, WireError
 from personae.runtime import shelf
-from personae.runtime.shelf import PLACE, SMALLEST, Shelf, shelves
+from personae.runtime.shelf import MEMORY, PLACE, SMALLEST, Shelf, shelves
 
 
 def packet(seed: int) -> Packet:
@@ -64,3 +65,9 @@ def test_without_shared_memory_everything_goes_the_other_way(monkeypatch: pytest
     monkeypatch.setattr(shelf, "_free", lambda folder: 4 * SMALLEST)
     both = Shelf(boxes=shelves(1, 3 * SMALLEST)[0])
     assert both.request(packet(0)).arrays.keys() == packet(0).arrays.keys()
+
+
+def test_shared_memory_has_no_name_and_so_goes_with_its_processes_however_they_end():
+    boxes = shelves(1, 2 * SMALLEST)
+    assert all(box.is_shared() for box in boxes[0])
+    assert list(MEMORY.glob(f"torch_{os.getpid()}_*")) == []
