@@ -233,14 +233,15 @@ def test_a_superlink_that_refuses_or_is_gone_is_nobodys_failure(
             run.run(over(run, grid))
 
 
+@pytest.mark.parametrize("lack", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr)
 def test_memory_that_is_not_enough_is_that_clients_failure(
-    tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
+    lack: Exception, tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = frames.to_answer
 
     def to_answer(content: bytes, request: Request, *rest: Any) -> Any:
         if request.client.name == "bob":
-            raise MemoryError
+            raise lack
         return decoded(content, request, *rest)
 
     monkeypatch.setattr(frames, "to_answer", to_answer)

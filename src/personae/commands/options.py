@@ -27,13 +27,15 @@ def recipe_names(incomplete: str) -> list[str]:
     return [name for name in recipes() if name.startswith(incomplete)]
 
 
+RUNS = 8  # at the same time on a GPU
+
 ExperimentFile = Annotated[
     Path,
     typer.Argument(metavar="EXP", help="An experiment file, or the name of a recipe.", autocompletion=recipe_names),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Clients that train at the same time: one process per core, or 8 on a GPU."),
+    typer.Option("--workers", min=1, help="Clients that train at the same time: one process per core, or 16 on a GPU."),
 ]
 Track = Annotated[
     list[str] | None,
@@ -216,6 +218,13 @@ def execution_of(
         notify=notify,
         trackers=tuple(trackers or ()),
     )
+
+
+def runs_at_once(device: DeviceName, wanted: int | None) -> int:
+    """Each of which has one client at a time."""
+    from personae.core.threads import available_cores
+
+    return wanted or (available_cores() if device == "cpu" else RUNS)
 
 
 def check_device(device: DeviceName) -> None:

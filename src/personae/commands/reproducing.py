@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.commands.options import AsJson, Device, execution_of
+from personae.commands.options import AsJson, Device, execution_of, runs_at_once
 from personae.console import notify
 from personae.errors import Interrupted, OutOfTime
 from personae.reproduce.reproduce import Scale, find_system, reproduce
@@ -60,7 +60,7 @@ def reproduce_claims(
             first_seed=first_seed,
             resume=resume,
             records=records or [],
-            runner=Runner(execution_of(device, workers), deadline),
+            runner=Runner(execution_of(device, runs_at_once(device, workers)), deadline),
             notify=notify,
         )
     except (KeyboardInterrupt, OutOfTime) as stop:

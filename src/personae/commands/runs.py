@@ -25,6 +25,7 @@ from personae.commands.options import (
     handling_of,
     options_of,
     recipe_names,
+    runs_at_once,
     tell_what_leaves,
 )
 from personae.console import notify
@@ -94,7 +95,7 @@ def run(
         str | None, typer.Option(metavar="NAME,NAME", help="Variants of the experiment: one, or several at once.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="With several variants: runs at once; one per core by default.")
+        int | None, typer.Option(min=1, help="With several variants: runs at once: one per core, or 8 on a GPU.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue after the last completed round, if there is one.")
@@ -173,7 +174,8 @@ def run(
     hint += chosen
     if several:
         runs = {str(name): each for name, each in zip(names, experiments, strict=True)}
-        _execute_several(runs, folder, replace(execution, workers=jobs or execution.workers), resume, hint, as_json)
+        execution = replace(execution, workers=runs_at_once(device, jobs))
+        _execute_several(runs, folder, execution, resume, hint, as_json)
     else:
         screen.models(folder, _execute(experiment, folder, execution, resume, hint), as_json)
 

@@ -1,6 +1,7 @@
 """What a server has decided about a run, on disk beside it."""
 
 import json
+import math
 import uuid
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -40,8 +41,8 @@ class Conditions:
     trackers: tuple[str, ...] = ()  # where the server's figures go besides the run's folder
 
     def __post_init__(self) -> None:
-        if self.deadline <= 0 or self.wait < 0 or self.max_bytes < 1:
-            raise ConfigError("deadline and max_bytes must be positive, and wait not negative")
+        if not (0 < self.deadline < math.inf and 0 <= self.wait < math.inf) or self.max_bytes < 1:
+            raise ConfigError("deadline must be positive, wait not negative, both finite, and max_bytes positive")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What a deployment is made of, without any of Flower's processes."""
 
 import json
+import math
 import os
 import signal
 import stat
@@ -208,8 +209,9 @@ def test_a_plan_is_kept_and_only_its_patience_may_change(tmp_path: Path) -> None
     (tmp_path / "deployment.json").write_text("{")
     with pytest.raises(DataError, match=r"deployment.json: this file is damaged"):
         Plan.read(tmp_path)
-    with pytest.raises(ConfigError, match="deadline"):
-        Conditions(deadline=0)
+    for seconds in (0.0, math.nan, math.inf):  # with nan, nobody would ever have answered in time
+        with pytest.raises(ConfigError, match="deadline"):
+            Conditions(deadline=seconds)
 
 
 def linked(secret: str) -> Experiment:
