@@ -2,7 +2,12 @@
 
 FedAvg is the one that sees as many images as HF-MAML. With the paper's own budget, about 17 times as many, it is shown
 beside where that decides something; the recipe has all its forms with that budget, too, for `personae run --variant`.
+
+Beside a claim stands what may turn it: the same with alpha towards 0, of which only a lead speaks for meta-learning,
+and the same figures among a client's own people.
 """
+
+from typing import Any
 
 from personae.reproduce.claims import Above, Claim, Gate, Near, System
 from personae.reproduce.quantities import Outcomes, Quantity
@@ -13,9 +18,12 @@ OWN = "tar@1e-01"  # impostors are the client's own people
 HALF = "1:1 half tar@1e-01"  # half of the impostor pairs are
 IMPOSTORS = {METRIC: (), OWN: ("own people",), HALF: ("half own people",)}
 CLOSE = 2.0  # points that count as about the same
+BATCHES = 3  # of a meta step: D, D' and D''
 METHODS = {
     "hf": "HF-MAML",
     "hf-plain": "HF-MAML, alpha to 0",
+    "hf-exact-tenth": "HF-MAML, alpha 0.1, exact Hessian",
+    "hf-exact-half": "HF-MAML, alpha 0.5, exact Hessian",
     "hf-regularised": "HF-MAML regularised",
     "hf-global": "HF-MAML global layer",
     "fedavg": "FedAvg",
@@ -26,6 +34,9 @@ METHODS = {
 }
 
 
+LEADING = ("hf", "fedavg")  # the two that claims compare
+
+
 def tar(
     partition: str, method: str, *, tuned: bool = True, new: bool = False, of: str = "mean", metric: str = METRIC
 ) -> Quantity:
@@ -34,9 +45,10 @@ def tar(
     return over_clients(", ".join(words), f"{partition}-{method}", metric, tuned=tuned, new=new, of=of)
 
 
-def lead(partition: str) -> Quantity:
+def lead(partition: str, *, metric: str = METRIC) -> Quantity:
     """Of HF-MAML over FedAvg, both with a global layer, at new clients, tuned."""
-    return tar(partition, "hf-global", new=True) - tar(partition, "fedavg-global", new=True)
+    one, other = (tar(partition, method, new=True, metric=metric) for method in ("hf-global", "fedavg-global"))
+    return one - other
 
 
 def help_of_regularisation(partition: str, *, tuned: bool) -> Quantity:
@@ -44,15 +56,30 @@ def help_of_regularisation(partition: str, *, tuned: bool) -> Quantity:
     return tar(partition, "hf-regularised", tuned=tuned, new=True) - tar(partition, "hf", tuned=tuned, new=True)
 
 
-def lift(partition: str, *, new: bool, metric: str = METRIC) -> Quantity:
+def lift(partition: str, method: str = "hf", *, new: bool, metric: str = METRIC) -> Quantity:
     """Of tuning."""
-    after, before = (tar(partition, "hf", tuned=tuned, new=new, metric=metric) for tuned in (True, False))
+    after, before = (tar(partition, method, tuned=tuned, new=new, metric=metric) for tuned in (True, False))
     return after - before
 
 
-def third(weakest: bool, chosen_by: str) -> Quantity:
-    label = f"gain of the {'weakest' if weakest else 'strongest'} third by {chosen_by}"
-    return gain_of_third(label, "attributes-fedavg", "attributes-hf", METRIC, weakest=weakest, chosen_by=chosen_by)
+def third(weakest: bool, chosen_by: str, method: str = "hf", *, metric: str = METRIC) -> Quantity:
+    words = [f"gain of the {'weakest' if weakest else 'strongest'} third by {chosen_by}", *IMPOSTORS[metric]]
+    words += [] if method == "hf" else [METHODS[method]]
+    return gain_of_third(
+        ", ".join(words), "attributes-fedavg", f"attributes-{method}", metric, weakest=weakest, chosen_by=chosen_by
+    )
+
+
+def images(label: str, variant: str) -> Quantity:
+    """On which a client trains in a round of the stage before tuning, each counted as often as it is drawn."""
+
+    def read(outcomes: Outcomes) -> float:
+        algorithm: Any = outcomes[variant].experiment.recipe[-2].algorithm
+        meta = getattr(algorithm, "meta", None)
+        steps = algorithm.training if meta is None else meta
+        return float((1 if meta is None else BATCHES) * steps.iterations * steps.batch_size)
+
+    return Quantity(label, (variant,), read, "images")
 
 
 def by_round(label: str, variant: str, share: float) -> Quantity:
@@ -75,6 +102,16 @@ AT_REST = Gate(
     ),
 )
 
+SAME_BUDGET = Gate(
+    "both sides train on as many images",
+    Near(
+        images("HF-MAML, in a round of a client", "attributes-hf"),
+        images("FedAvg, in a round of a client", "attributes-fedavg"),
+        within=1,
+    ),
+)
+GATES = (AT_REST, SAME_BUDGET)
+
 HF_MAML = System(
     name="hf_maml",
     leads="HM-1",
@@ -90,10 +127,11 @@ HF_MAML = System(
             ),
             beside=(
                 tar("equal", "fedavg-global"),
+                tar("equal", "hf-plain"),
                 tar("equal", "hf", metric=OWN),
                 tar("equal", "fedavg", metric=OWN),
             ),
-            gates=(AT_REST,),
+            gates=GATES,
         ),
         Claim(
             "HM-2",
@@ -101,7 +139,8 @@ HF_MAML = System(
             "Tables V, VI, tuned: local, trained 0.817 -> 0.852 equal, 0.786 -> 0.802 log-normal, which is less; "
             "global, new 0.760 -> 0.762, 0.715 -> 0.737",
             (Above(lead("lognormal"), lead("equal"), paper=2.0),),
-            gates=(AT_REST,),
+            beside=tuple(lead(partition, metric=OWN) for partition in ("lognormal", "equal")),
+            gates=GATES,
         ),
         Claim(
             "HM-3",
@@ -114,12 +153,12 @@ HF_MAML = System(
             beside=(
                 *(
                     tar("attributes", method, new=new)
-                    for method in ("fedavg-paper", "hf-plain")
+                    for method in ("fedavg-paper", "hf-plain", "hf-exact-tenth", "hf-exact-half")
                     for new in (False, True)
                 ),
-                *(tar("attributes", method, metric=OWN) for method in ("hf", "fedavg")),
+                *(tar("attributes", method, new=new, metric=OWN) for new in (False, True) for method in LEADING),
             ),
-            gates=(AT_REST,),
+            gates=GATES,
         ),
         Claim(
             "HM-4",
@@ -142,9 +181,11 @@ HF_MAML = System(
                 )
             ),
             beside=tuple(
-                tar(partition, "fedavg-regularised", tuned=False, new=True) for partition in ("lognormal", "attributes")
+                tar(partition, method, tuned=False, new=True, metric=metric)
+                for partition in ("lognormal", "attributes")
+                for method, metric in (("fedavg-regularised", METRIC), ("hf-regularised", OWN), ("hf", OWN))
             ),
-            gates=(AT_REST,),
+            gates=GATES,
         ),
         Claim(
             "HM-5",
@@ -155,26 +196,37 @@ HF_MAML = System(
                 for partition, less in (("lognormal", 0.9), ("attributes", 1.9))
             ),
             beside=(
-                tar("attributes", "q-fedavg", of="deviation"),
-                tar("attributes", "hf", of="worst_decile"),
-                tar("attributes", "fedavg", of="worst_decile"),
+                *(tar("attributes", method, of="deviation") for method in ("q-fedavg", "hf-plain")),
+                *(tar("attributes", method, of="worst_decile") for method in LEADING),
+                *(
+                    tar(partition, method, of="deviation", metric=OWN)
+                    for partition in ("lognormal", "attributes")
+                    for method in LEADING
+                ),
             ),
-            gates=(AT_REST,),
+            gates=GATES,
         ),
         Claim(
             "HM-6",
             "The weakest clients gain most",
             "Figure 3",
             tuple(Above(third(True, chosen_by), third(False, chosen_by)) for chosen_by in ("before", "both")),
-            gates=(AT_REST,),
+            beside=(
+                *(third(weakest, "both", "hf-plain") for weakest in (True, False)),
+                *(third(weakest, "both", metric=OWN) for weakest in (True, False)),
+            ),
+            gates=GATES,
         ),
         Claim(
             "HM-7",
             "Tuning lifts the clients seen in training more than new ones",
             "Figures 1, 2; Table V, local: 0.804 -> 0.852 trained, 0.737 -> 0.768 new",
             (Above(lift("equal", new=False), lift("equal", new=True), paper=1.7),),
-            beside=tuple(lift("equal", new=new, metric=metric) for metric in (OWN, HALF) for new in (False, True)),
-            gates=(AT_REST,),
+            beside=(
+                *(lift("equal", new=new, metric=metric) for metric in (OWN, HALF) for new in (False, True)),
+                *(lift("equal", "hf-plain", new=new) for new in (False, True)),
+            ),
+            gates=GATES,
         ),
     ),
     pictures=client_by_client("attributes-fedavg", "FedAvg", "attributes-hf", "HF-MAML", METRIC),
