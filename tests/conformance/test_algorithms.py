@@ -458,7 +458,8 @@ def test_features_and_pseudo_labels_of_targets_are_found_in_nothing_that_leaves(
     [
         name
         for name, kind in ALGORITHMS.items()
-        if "ClassEmbeddings" in kind.types.down.payloads().values() and not kind.shows_others
+        if all("ClassEmbeddings" in way.payloads().values() for way in (kind.types.up, kind.types.down))
+        and not kind.shows_others
     ],
 )
 def test_a_client_receives_its_own_rows_and_nobody_elses(tmp_path: Path, name: str):

@@ -169,9 +169,9 @@ def spread(values: tuple[float, ...]) -> str:
 
 
 def _read(quantity: Quantity, seed: int, outcomes: Outcomes, known: Known) -> float:
-    """Its value, or not a number where one of its runs diverged and has no outcome, or has no models left."""
+    """Its value, that of a run which diverged and has no outcome, or not a number, also where no models are left."""
     if not all(variant in outcomes for variant in quantity.variants):
-        return math.nan
+        return math.nan if quantity.diverged is None else quantity.diverged
     if not quantity.needs_models:
         return quantity.read(outcomes)
     place = seed, quantity.label

@@ -66,7 +66,8 @@ Outcomes = Mapping[str, Outcome]  # of one seed, by variant
 class Quantity:
     """A figure with a name, the variants whose runs it needs, and how it is read from them.
 
-    `a - b` is a quantity too, and so is an `average`. One that `needs_models` cannot be read from records alone.
+    `a - b` is a quantity too, and so is an `average`. One that `needs_models` cannot be read from records alone. Without a
+    value for a run that has `diverged`, there is none, and its claims are not measured.
     """
 
     label: str
@@ -74,6 +75,7 @@ class Quantity:
     read: Callable[[Outcomes], float] = field(repr=False)
     unit: str = "%"
     needs_models: bool = False
+    diverged: float | None = None
 
     def __sub__(self, other: "Quantity") -> "Quantity":
         return Quantity(
@@ -85,9 +87,17 @@ class Quantity:
         )
 
 
-def figure(label: str, variant: str, metric: str = "heldout/accuracy", stage: str | None = None) -> Quantity:
+def figure(
+    label: str,
+    variant: str,
+    metric: str = "heldout/accuracy",
+    stage: str | None = None,
+    diverged: float | None = None,
+) -> Quantity:
     """A metric at the end of a variant, in percent. Without `stage`, of its last one."""
-    return Quantity(label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage))
+    return Quantity(
+        label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage), diverged=diverged
+    )
 
 
 def training_loss(label: str, variant: str) -> Quantity:

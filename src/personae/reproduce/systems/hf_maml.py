@@ -132,6 +132,7 @@ HF_MAML = System(
                 tar("equal", "fedavg", metric=OWN),
             ),
             gates=GATES,
+            short="HF-MAML no worse than FedAvg; a local layer is enough",
         ),
         Claim(
             "HM-2",
@@ -141,6 +142,7 @@ HF_MAML = System(
             (Above(lead("lognormal"), lead("equal"), paper=2.0),),
             beside=tuple(lead(partition, metric=OWN) for partition in ("lognormal", "equal")),
             gates=GATES,
+            short="global layer: a larger lead on the log-normal partition",
         ),
         Claim(
             "HM-3",
@@ -159,6 +161,7 @@ HF_MAML = System(
                 *(tar("attributes", method, new=new, metric=OWN) for new in (False, True) for method in LEADING),
             ),
             gates=GATES,
+            short="by attributes HF-MAML > FedAvg, trained and new clients",
         ),
         Claim(
             "HM-4",
@@ -186,6 +189,7 @@ HF_MAML = System(
                 for method, metric in (("fedavg-regularised", METRIC), ("hf-regularised", OWN), ("hf", OWN))
             ),
             gates=GATES,
+            short="regularisation helps new clients before tuning, not after",
         ),
         Claim(
             "HM-5",
@@ -205,6 +209,7 @@ HF_MAML = System(
                 ),
             ),
             gates=GATES,
+            short="smaller spread over clients after tuning",
         ),
         Claim(
             "HM-6",
@@ -216,6 +221,7 @@ HF_MAML = System(
                 *(third(weakest, "both", metric=OWN) for weakest in (True, False)),
             ),
             gates=GATES,
+            short="the weakest clients gain most",
         ),
         Claim(
             "HM-7",
@@ -227,6 +233,7 @@ HF_MAML = System(
                 *(lift("equal", "hf-plain", new=new) for new in (False, True)),
             ),
             gates=GATES,
+            short="tuning lifts trained clients more than new ones",
         ),
     ),
     pictures=client_by_client("attributes-fedavg", "FedAvg", "attributes-hf", "HF-MAML", METRIC),

@@ -109,6 +109,7 @@ UNSUPERVISED = System(
             "Table 3: 94.47 vs 86.65",
             (Above(on_source("source only", "source-only"), SOURCE_ONLY, by=GAP),),
             gates=(SOURCE_TEACHES, SAME_CAMERA),
+            short="a source-only model has a clear gap to the target",
         ),
         Claim(
             "UD-2",
@@ -125,6 +126,7 @@ UNSUPERVISED = System(
             ),
             beside=(on_target("target only", "target-only"), on_target("FedProx", "fedprox"), TRUE_LABELS),
             gates=REGIME,
+            short="on the target FedFR > source only, fine-tune, DAN, DANN",
         ),
         Claim(
             "UD-3",
@@ -135,6 +137,7 @@ UNSUPERVISED = System(
                 Above(on_source("FedFR", "fedfr"), on_source("source only", "source-only"), by=-LITTLE),
             ),
             gates=REGIME,
+            short="large source: FedFR > merged training, and keeps the source",
         ),
         Claim(
             "UD-4",
@@ -146,6 +149,7 @@ UNSUPERVISED = System(
                 ),
             ),
             gates=REGIME,
+            short="fine-tuning forgets the source",
         ),
         Claim(
             "UD-5",
@@ -160,6 +164,7 @@ UNSUPERVISED = System(
                 )
             ),
             gates=REGIME,
+            short="F-score of C-FINCH > FINCH, K-means, DBSCAN",
         ),
         Claim(
             "UD-6",
@@ -172,6 +177,7 @@ UNSUPERVISED = System(
             ),
             beside=(on_target("clustering again", "reclustered"), TRUE_LABELS),
             gates=(*REGIME, HELD),
+            short="source only < clustering < federated < constraint",
         ),
         Claim(
             "UD-7",
@@ -189,6 +195,7 @@ UNSUPERVISED = System(
             ),
             beside=(on_target("thrice E", "thrice"),),
             gates=REGIME,
+            short="more local steps: cost with a small source, little with a large one",
         ),
         Claim(
             "UD-8",
@@ -204,6 +211,7 @@ UNSUPERVISED = System(
             ),
             beside=(on_target("K = 4", "clients-4"),),
             gates=REGIME,
+            short="six target clients cost little",
         ),
         Claim(
             "UD-9",
@@ -217,6 +225,7 @@ UNSUPERVISED = System(
                 for name, metric in (("target", TARGET), ("source", SOURCE))
             ),
             gates=REGIME,
+            short="without the source client both domains degrade",
         ),
     ),
     pictures=forgetting,
