@@ -46,7 +46,9 @@ class Situation:
     """What decides: whose faces these are, who shares them, and what there is to begin with."""
 
     people: int  # who are trained on; 0 where nobody says who is on the images
+    held_out: int  # more people, for the test
     clients: int
+    wanted: int | None  # clients, if somebody says how many
     public: Path | None
     weights: Path | None
 
@@ -68,6 +70,8 @@ def propose(
     handling: Handling | None = None,
 ) -> Proposal:
     """Look at the faces and choose. Weights say by themselves which network they are of, if nobody else does."""
+    unused = public if weights else None  # what they would be for is done already
+    public = None if weights else public
     if weights and network is None:
         network = load_weights(weights)[0]
     unlabelled = unlabelled or (faces.is_dir() and has_images_alone(faces))
@@ -80,10 +84,10 @@ def propose(
     people = min(usable, raw["data"]["private"].get("identities", usable))
     shares = clients or max(2, min(MOST_CLIENTS, people // USUAL_PEOPLE))
     raw["partition"]["clients"] = min(shares, people) if people else shares
-    situation = Situation(people, raw["partition"]["clients"], public, weights)
+    situation = Situation(people, usable - people, raw["partition"]["clients"], clients, public, weights)
     method, why = _method(situation)
-    raw["stages"] = [*(_pretraining() if public and not weights else []), *method]
-    why = f"{_seen(faces, situation, len(known.private))} {why}"
+    raw["stages"] = [*(_pretraining() if public else []), *method]
+    why = f"{_seen(faces, situation, len(known.private), unused)} {why}"
     experiment = parse_experiment(raw, str(faces)).handled(handling or {})
     options = {name: value for name, value in (handling or {}).items() if value}
     for source in raw["data"].values():
@@ -121,9 +125,15 @@ def _require_people(faces: Path, usable: int, clients: int | None) -> None:
         )
 
 
-def _seen(faces: Path, situation: Situation, images: int) -> str:
-    whose = f" of {situation.people} people to train with" if situation.people else ", and nobody says of whom"
-    return f"{faces.name} has {counted(images, 'photograph')}{whose}, shared by {counted(situation.clients, 'client')}."
+def _seen(faces: Path, situation: Situation, images: int, unused: Path | None) -> str:
+    people, held_out, clients = situation.people, situation.held_out, situation.clients
+    whose = f" of {people + held_out} people" if people else ", and nobody says of whom"
+    shared = f"{counted(clients, 'client')} share {f'the other {people}' if held_out else 'them'}"
+    if people and (situation.wanted or clients) > clients:
+        shared += f", since {situation.wanted} would be more than there are people left"
+    left_out = "; the public faces are left out, as the weights take their place" if unused else ""
+    kept = f"{held_out} are held out for the test, and " if held_out else ""
+    return f"{faces.name} has {counted(images, 'photograph')}{whose}: {kept}{shared}{left_out}."
 
 
 def _method(situation: Situation) -> tuple[list[Table], str]:
@@ -135,19 +145,22 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
                 "give --weights or --public, or a folder of photographs for each person"
             )
         return _clustering() + _unlabelled(situation), (
-            f"Each client groups its own photographs by {situation.start}, and all train on these groups together; "
-            "look at the clusters in the table of the run before you trust the result."
+            f"Each client groups its own photographs by {situation.start}, and all train on these groups together. "
+            "Only weights and figures leave, among them the numbers and sizes of the groups. "
+            "Look at the clusters in the table of the run before you trust the result: no other figure tells how good "
+            "it is."
         )
     if situation.people // situation.clients < FEW:
         if not situation.start:
             raise ConfigError(
-                f"with {situation.people} people at {situation.clients} clients, most clients have fewer than {FEW}, "
-                "and cannot learn from scratch what tells people apart: give --weights or --public, or fewer --clients"
+                f"{situation.clients} clients share {situation.people} people to train with; fewer than {FEW} do not "
+                "show a client what tells people apart: give --weights or --public, or fewer --clients"
             )
         return [_few_people(situation)], (
             f"Clients with fewer than {FEW} people see hardly anybody to tell them from, so the server spreads out "
             f"their class embeddings (FedFace), beginning with {situation.start}. "
-            "These embeddings are templates of people, and they leave the clients."
+            "These embeddings are templates of people, and they leave the clients. "
+            "Expect a point of gain at most: where templates must not leave, keep what you begin with as it is."
             + (f" {KEEPING}" if situation.weights else "")
         )
     if situation.weights:
