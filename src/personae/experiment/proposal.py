@@ -174,9 +174,10 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
             f"Small cohorts in passes and a rate that falls to zero go on from {situation.start}, gently enough to "
             "keep what it knows; then every client gets a model of its own. Only weights, counts and figures leave."
         )
+    cohorts = "small cohorts in passes" if situation.clients > 2 else "one client after the other"
     return _recommended(situation), (
-        "There is no model to begin with, so training starts from scratch with the recommended method: small cohorts "
-        "in passes, a rate that falls to zero, a wide margin; then a model of its own for every client. "
+        f"There is no model to begin with, so training starts from scratch with the recommended method: {cohorts}, "
+        "a rate that falls to zero, a wide margin; then a model of its own for every client. "
         "Only weights, counts and figures leave. Starting weights (--weights) would help more than anything else."
     )
 
@@ -185,6 +186,8 @@ def _recommended(situation: Situation) -> list[Table]:
     """The stages of the recipe, as often as these clients take; from a model that knows faces, with small steps."""
     together, personal = tomllib.loads(recipes()["recommended"].read_text(encoding="utf-8"))["stages"]
     cohort = together["selection"]["clients"]
+    if situation.clients == cohort and not situation.start:  # both at once would be everybody, which is worth far less
+        cohort = together["selection"]["clients"] = 1
     passes = PASSES_ON if situation.start else PASSES
     together["rounds"] = passes * -(-situation.clients // cohort)
     together["evaluate_every"] = together["rounds"] // 3

@@ -74,6 +74,11 @@ def test_from_scratch_the_recommended_recipe_with_people_held_out(faces: Path, t
         "mine has 200 photographs of 50 people: 10 are held out for the test, and 4 clients share"
     )
     assert "from scratch" in found.why
+    assert "small cohorts" in found.why
+    two = proposed(faces, tmp_path, clients=2)
+    assert two.experiment.stages[0].rounds == 18 * 2
+    assert two.experiment.stages[0].selection == {"name": "passes", "clients": 1}
+    assert "one client after the other" in two.why
 
 
 def test_a_model_to_begin_with_means_small_steps(faces: Path, public: Path, weights: Path, tmp_path: Path) -> None:
