@@ -11,6 +11,7 @@ from typing import Any
 from personae.algorithms import Adapt, FedFace, FedPE, Unsupervised
 from personae.core.strong_start import with_strong_start
 from personae.data.handling import Handling
+from personae.data.packs import is_pack, open_pack
 from personae.data.readers.folders import has_images_alone
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
@@ -69,13 +70,11 @@ def propose(
     unlabelled: bool = False,
     handling: Handling | None = None,
 ) -> Proposal:
-    """Look at the faces and choose. Weights say by themselves which network they are of, if nobody else does."""
+    """Look at the faces and choose. The network is that of the weights, or has the size of a pack, if nobody says."""
     unused = public if weights else None  # what they would be for is done already
     public = None if weights else public
-    if weights and network is None:
-        network = load_weights(weights)[0]
     unlabelled = unlabelled or (faces.is_dir() and has_images_alone(faces))
-    raw = _faces(faces, public, weights, network or Network(), unlabelled, clients or 2)
+    raw = _faces(faces, public, weights, network or _network(faces, weights), unlabelled, clients or 2)
     known = Materials(parse_experiment(raw | {"stages": _clustering()}, str(faces)).handled(handling or {}), execution)
     usable = 0 if unlabelled else int((known.private.images_per_identity > 0).sum())
     if not unlabelled:
@@ -93,6 +92,13 @@ def propose(
     for source in raw["data"].values():
         source |= options
     return Proposal(experiment, why, _comment(why) + _toml(raw))
+
+
+def _network(faces: Path, weights: Path | None) -> Network:
+    if weights:
+        return load_weights(weights)[0]
+    height, width = open_pack(faces).size if is_pack(faces) else (Network.height, Network.width)
+    return Network(height=height, width=width)
 
 
 def _faces(

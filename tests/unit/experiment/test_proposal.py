@@ -9,6 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from personae.cli import app
+from personae.data import pack_faces
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
@@ -124,6 +125,17 @@ def test_without_labels_clients_group_their_photographs(weights: Path, tmp_path:
     assert "Only weights and figures leave" in found.why
     with pytest.raises(ConfigError, match=r"nobody says who is on these photographs.* give --weights or --public"):
         proposed(tmp_path / "flat", tmp_path)
+
+
+def test_faces_in_one_file_have_a_proposal_too(faces: Path, tmp_path: Path) -> None:
+    pack_faces(faces, tmp_path / "mine.faces", height=40, width=40)
+    found = proposed(tmp_path / "mine.faces", tmp_path, network=None)
+    assert (found.experiment.network.height, found.experiment.network.width) == (40, 40)
+    listed = [f"{path.relative_to(faces.parent)} {path.parent.name}\n" for path in faces.rglob("*.png")]
+    (faces.parent / "list.txt").write_text("".join(listed))
+    told = CliRunner().invoke(app, ["run", str(faces.parent / "list.txt"), "--dry-run"])
+    assert told.exit_code == 0, told.exception
+    assert "4 clients" in told.stdout
 
 
 def test_one_person_and_no_person_are_too_few(tmp_path: Path) -> None:
