@@ -6,7 +6,8 @@
 A line of the file is one run: a method in a situation, with one seed. Clients have 120 synthetic people together, and
 300 others tell how good the shared model is. Every client is asked 20 times, or all faces are gone through 20 times in
 one place, so that rows differ in method and not in work. Settings are those of the demo, which were chosen with seeds
-100 and 101.
+100 and 101. In some situations training goes on from a model of public people, with half the rate and with class
+embeddings that begin as means. Clients without labels do what `personae run FACES --unlabelled` proposes.
 """
 
 import argparse
@@ -17,14 +18,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from personae.core.algorithm import ClientInfo
+from personae.core.selection import Everybody, Occasion, Selection
 from personae.errors import PersonaeError
 from personae.experiment.config import parse_experiment
 from personae.experiment.execution import Execution
@@ -34,6 +37,7 @@ from personae.files import write_text
 from personae.runtime.federation import Federation
 from personae.runtime.inprocess import local_transport
 from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
+from personae.selection.passes import Passes
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS, PAGE = DOCS / "results" / "situations.jsonl", DOCS / "results" / "recommended.md"
@@ -41,8 +45,10 @@ BEGIN, END = "<!-- tables of benchmarks/situations.py -->", "<!-- end of tables 
 SEEDS = range(3)
 VISITS, PEOPLE = 20, 120
 TAR = "tar@1e-02"
+FIGURES = {"heldout": "new people", "private": "the clients' people"}  # by benchmark: on whose images, which nobody saw
 FALLING = {"lr": 0.1, "schedule": "linear", "span": "stage", "warmup": 0.05}
 CONSTANT = {"lr": 0.05}  # the mean of the falling one
+START = {"lr": 0.2, "batch_size": 64, "epochs": 1, "schedule": "cosine", "warmup": 0.15}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Method:
     margin: float = 0.35
     rate: tuple[tuple[str, Any], ...] = tuple(FALLING.items())
     algorithm: str = "fedpe"
+    more: tuple[tuple[str, Any], ...] = ()
 
 
 PASSES = {"name": "passes", "clients": 2}
@@ -64,62 +71,115 @@ METHODS = {
     "narrow": Method("without the wide margin: 0.2", PASSES, 0.2),
     "draws": Method("without passes: two clients are drawn in each round", {"name": "count", "clients": 2}),
     "one": Method("one client in a round", {"name": "passes", "clients": 1}),
+    "fedface": Method(
+        "FedFace, which sends class embeddings", None, 0.2, algorithm="fedface", more=(("strength", 0.25),)
+    ),
+    "unsupervised": Method("clusters, then unsupervised FedFR", None, 0.2, algorithm="unsupervised"),
 }
+COMPARED = ("fedpe", "recommended", "pooled")
+PARTS = tuple(METHODS)[:8]
 
 
 @dataclass(frozen=True)
 class Situation:
     label: str
+    methods: tuple[str, ...] = COMPARED
     clients: int = 10
     by: str = "equal"
     answers: float = 1.0  # how often a client that is asked to train answers
+    available: int = 0  # how many clients there are at a time; all if it is 0
+    people: int = PEOPLE
+    start: bool = False  # whether training goes on from a model of public people
+    unlabelled: bool = False
 
 
 SITUATIONS = {
-    "usual": Situation("10 clients with 12 people each"),
-    "few clients": Situation("3 clients with 40 people each", clients=3),
-    "few people": Situation("40 clients with 3 people each", clients=40),
+    "usual": Situation("10 clients with 12 people each", PARTS),
+    "two clients": Situation("2 clients with 60 people each", (*COMPARED, "one"), clients=2),
+    "stretches": Situation(
+        "12 clients with 10 people each, a quarter of them there at a time", clients=12, available=3
+    ),
     "unbalanced": Situation("10 clients of log-normal sizes", by="lognormal-identities"),
-    "dropping": Situation("10 clients, a fifth of all answers is lost", answers=0.8),
-    "a quarter": Situation("10 clients, three quarters of all answers are lost", answers=0.25),
+    "public": Situation("10 clients with 12 people each, from a start", (*COMPARED, "everybody"), start=True),
+    "unlabelled": Situation(
+        "10 clients with 12 people each and no labels, from a start", ("unsupervised",), start=True, unlabelled=True
+    ),
+    "few clients": Situation("3 clients with 40 people each", clients=3),
+    "one person": Situation(
+        "60 clients with one person each, from a start", (*COMPARED, "fedface"), clients=60, people=60, start=True
+    ),
+    "dropping": Situation("10 clients, a fifth of all answers is lost", COMPARED[:2], answers=0.8),
+    "a quarter": Situation("10 clients, three quarters of all answers are lost", COMPARED[:2], answers=0.25),
+    "few people": Situation("40 clients with 3 people each", clients=40),
 }
 Job = tuple[str, str, int]  # situation, method, seed
+Lines = dict[Job, dict[str, Any]]
 
 
 def jobs() -> Iterator[Job]:
     """What matters most comes first."""
-    for seed in SEEDS:
-        yield from (("usual", method, seed) for method in ("fedpe", "recommended", "pooled"))
-    for seed in SEEDS:
-        for situation, about in SITUATIONS.items():
-            methods = ("fedpe", "recommended", "pooled") if about.answers == 1 else ("fedpe", "recommended")
-            yield from ((situation, method, seed) for method in methods)
-        yield from (("usual", method, seed) for method in METHODS)
+    yield from (("usual", method, seed) for seed in SEEDS for method in COMPARED)
+    for name, situation in SITUATIONS.items():
+        yield from ((name, method, seed) for seed in SEEDS for method in situation.methods if name != "usual")
+    yield from (("usual", method, seed) for seed in SEEDS for method in PARTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InStretches(Selection):
+    """A few clients are there for some passes, then others: everybody comes once before anybody comes again."""
+
+    name: ClassVar[str] = "stretches"
+    available: int
+    clients: int = 0  # of those that are there, how many are asked in a round; 0 for all
+    passes: int = 5  # of a stretch
+
+    def count(self, eligible: int, round_: int, rounds: int) -> int:
+        return self._among.count(min(eligible, self.available), round_, rounds)
+
+    def select(self, occasion: Occasion) -> list[ClientInfo]:
+        stretch = (occasion.round - 1) // (self.passes * ceil(self.available / (self.clients or self.available)))
+        there = Passes(clients=self.available).select(replace(occasion, round=stretch + 1))
+        return self._among.select(replace(occasion, clients=there))
+
+    @property
+    def _among(self) -> Selection:
+        return Passes(clients=self.clients) if self.clients else Everybody()
 
 
 def plan_of(job: Job) -> dict[str, Any]:
     situation, method, seed = SITUATIONS[job[0]], METHODS[job[1]], job[2]
+    there = situation.available or situation.clients
     cohort = method.cohort or {"name": "all"}
+    rounds = VISITS * ceil(there / cohort["clients"]) if method.cohort else VISITS
+    if situation.available and method.algorithm != "central":
+        rounds *= situation.clients // situation.available
+        asked = {"clients": cohort["clients"]} if method.cohort else {}
+        cohort = {"name": "situations:InStretches", "available": situation.available, **asked}
     sizes = {"mu": 2.0, "sigma": 1.0} if situation.by != "equal" else {}
+    rate = dict(method.rate)
+    if situation.start:
+        rate["lr"] /= 2
+    margin = {"kind": "cosface", "scale": 24.0, "margin": method.margin}
     stage = {
         "name": "train",
-        "rounds": VISITS * ceil(situation.clients / cohort["clients"]) if method.cohort else VISITS,
+        "rounds": rounds,
         "quorum": 0.01,
         "patience": 15,  # rounds that nobody answers change nothing
         "selection": cohort,
         "algorithm": {
             "name": method.algorithm,
-            "head_init": "random",
-            "margin": {"kind": "cosface", "scale": 24.0, "margin": method.margin},
-            "training": {"batch_size": 64 if method.algorithm == "central" else 32, "epochs": 1, **dict(method.rate)},
+            "head_init": "mean" if situation.start else "random",
+            "margin": margin,
+            "training": {"batch_size": 64 if method.algorithm == "central" else 32, "epochs": 1, **rate},
+            **dict(method.more),
         },
     }
-    return {
+    plan: dict[str, Any] = {
         "name": "situations",
         "seed": seed,
         "network": {"name": "small", "embedding": 64, "height": 32, "width": 32},
         "data": {
-            "private": {"source": "synthetic", "identities": PEOPLE, "images": 30},
+            "private": {"source": "synthetic", "identities": situation.people, "images": 30},
             "heldout": {"source": "synthetic", "first": 1000, "identities": 300, "images": 8},
         },
         "partition": {
@@ -133,6 +193,23 @@ def plan_of(job: Job) -> dict[str, Any]:
         "evaluation": {"fars": [1e-2]},
         "stages": [stage],
     }
+    if situation.start:
+        plan["data"]["public"] = {"source": "synthetic", "first": 2000, "identities": PEOPLE, "images": 18}
+        plan["stages"] = [
+            {
+                "name": "start",
+                "rounds": 16,
+                "algorithm": {"name": "pretrain", "margin": {**margin, "margin": 0.2}, "training": START},
+            },
+            stage,
+        ]
+    if situation.unlabelled:
+        plan["data"]["private"]["unlabelled"] = True
+        training = {"lr": 0.01, "batch_size": 32, "iterations": 20}
+        algorithm = {"name": method.algorithm, "strength": 0.0, "margin": margin, "training": training}
+        stage |= {"rounds": 6, "patience": 0, "algorithm": algorithm}
+        plan["stages"].insert(1, {"name": "cluster", "algorithm": {"name": "cluster"}})
+    return plan
 
 
 def settings_of(job: Job) -> str:
@@ -186,17 +263,19 @@ def tried(job: Job) -> dict[str, Any]:
             conduct(
                 parse_experiment(plan_of(job), "situations"), out, Execution(), connect=partial(unreliable, job=job)
             )
-            figures = [each for each in RunResult(out).figures if each.client is None and each.metric.endswith(TAR)]
-            line["tar"] = figures[-1].value
+            for each in RunResult(out).figures:  # the last one of a stage counts
+                who, _, metric = each.metric.rpartition("/")
+                if each.client is None and who in FIGURES and metric == TAR:
+                    line[who if each.stage == "train" else f"{who} start"] = each.value
         except PersonaeError as error:
             line["error"] = str(error)
     return {**line, "seconds": round(time.monotonic() - began, 1)}
 
 
-def known(results: Path) -> dict[Job, dict[str, Any]]:
+def known(results: Path) -> Lines:
     """What was measured with the present settings; of two lines the later one."""
     lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
-    found: dict[Job, dict[str, Any]] = {(line["job"][0], line["job"][1], line["job"][2]): line for line in lines}
+    found: Lines = {(line["job"][0], line["job"][1], line["job"][2]): line for line in lines}
     return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
 
 
@@ -205,7 +284,7 @@ def run(results: Path, minutes: float) -> None:
     deadline = time.monotonic() + 60 * minutes
     there = known(results)
     for job in dict.fromkeys(jobs()):
-        if job in there:
+        if {"error", "heldout"} & there.get(job, {}).keys():
             continue
         if time.monotonic() > deadline:
             break
@@ -222,54 +301,75 @@ def page(results: Path) -> None:
     text, there = PAGE.read_text(), known(results)
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    write_text(PAGE, f"{before}{BEGIN}\n\n{by_situation(there)}\n{by_part(there)}\n{END}{after}")
+    tables = [by_situation(there, who) for who in FIGURES]
+    tables += [by_method(there, situation) for situation in ("usual", "two clients")]
+    tables += [from_start(there, name) for name, situation in SITUATIONS.items() if situation.start]
+    whole = "\n".join(tables)
+    write_text(PAGE, f"{before}{BEGIN}\n\n{whole}\n{END}{after}")
 
 
-def by_situation(there: dict[Job, dict[str, Any]]) -> str:
-    rows = ["| situation | FedPE | recommended | pooled | of the way |", "|---|---|---|---|---|"]
+def by_situation(there: Lines, who: str) -> str:
+    rows = [f"| TAR @ 1%, {FIGURES[who]} | FedPE | recommended | pooled | of the way |", "|---|---|---|---|---|"]
     for name, situation in SITUATIONS.items():
+        if "recommended" not in situation.methods:
+            continue
         pooled = name if situation.answers == 1 else "usual"  # in one place no answer is lost
         where = {"fedpe": name, "recommended": name, "pooled": pooled}
-        way = share_of_the_way(*(mean(there, place, method) for method, place in where.items()))
-        cells = [cell(there, place, method) for method, place in where.items()]
-        rows.append(f"| {situation.label} | {' | '.join(cells)} | {way} |")
+        found = [rates(there, place, method, who) for method, place in where.items()]
+        way = share_of_the_way(*(statistics.mean(each) for each in found)) if all(found) else "–"
+        rows.append(f"| {situation.label} | {' | '.join(map(cell, found))} | {way} |")
     return "\n".join(rows) + "\n"
 
 
-def share_of_the_way(fedpe: float | None, recommended: float | None, pooled: float | None) -> str:
-    if fedpe is None or recommended is None or pooled is None:
-        return "–"
+def share_of_the_way(fedpe: float, recommended: float, pooled: float) -> str:
     return f"{(recommended - fedpe) / (pooled - fedpe):.0%}" if pooled > fedpe else "pooled is not ahead"
 
 
-def by_part(there: dict[Job, dict[str, Any]]) -> str:
-    rows = ["| 10 clients with 12 people each | TAR @ 1% | against recommended |", "|---|---|---|"]
-    for name, method in METHODS.items():
-        both = [
-            100 * (there["usual", name, seed]["tar"] - there["usual", "recommended", seed]["tar"])
-            for seed in SEEDS
-            if all("tar" in there.get(("usual", each, seed), {}) for each in (name, "recommended"))
-        ]
-        against = (
-            "" if name == "recommended" else f"{statistics.mean(both):+.1f} ({spread(both, '+')})" if both else "–"
-        )
-        rows.append(f"| {method.label} | {cell(there, 'usual', name)} | {against} |")
+def by_method(there: Lines, situation: str) -> str:
+    """Every method of a situation, and how far it is from the recommended one."""
+    about = SITUATIONS[situation]
+    rows = [f"| {about.label} | {headings('recommended')} |", "|---|---|---|---|---|"]
+    for name in about.methods:
+        cells = []
+        for who in FIGURES:
+            pairs = [[there.get((situation, each, seed), {}) for each in (name, "recommended")] for seed in SEEDS]
+            gains = [100 * (one[who] - other[who]) for one, other in pairs if who in one and who in other]
+            cells += [cell(rates(there, situation, name, who)), "" if name == "recommended" else gained(gains)]
+        rows.append(f"| {METHODS[name].label} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
-def rates(there: dict[Job, dict[str, Any]], situation: str, method: str) -> list[float]:
+def from_start(there: Lines, situation: str) -> str:
+    """Every method of a situation against what it began with."""
+    about = SITUATIONS[situation]
+    rows = [f"| {about.label} | {headings('the start')} |", "|---|---|---|---|---|"]
+    begun = (cell(rates(there, situation, about.methods[0], f"{who} start")) for who in FIGURES)
+    rows.append(f"| the start | {' |  | '.join(begun)} |  |")
+    for name in about.methods:
+        cells = []
+        for who in FIGURES:
+            found = [there.get((situation, name, seed), {}) for seed in SEEDS]
+            gains = [100 * (line[who] - line[f"{who} start"]) for line in found if who in line]
+            cells += [cell(rates(there, situation, name, who)), gained(gains)]
+        rows.append(f"| {METHODS[name].label} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def headings(compared: str) -> str:
+    return " | ".join(f"{people} | against {compared}" for people in FIGURES.values())
+
+
+def gained(points: list[float]) -> str:
+    return f"{statistics.mean(points):+.1f} ({spread(points, '+')})" if points else "–"
+
+
+def rates(there: Lines, situation: str, method: str, figure: str) -> list[float]:
     lines = [there.get((situation, method, seed), {}) for seed in SEEDS]
-    return [100 * line["tar"] for line in lines if "tar" in line]
+    return [100 * line[figure] for line in lines if figure in line]
 
 
-def mean(there: dict[Job, dict[str, Any]], situation: str, method: str) -> float | None:
-    found = rates(there, situation, method)
-    return statistics.mean(found) if found else None
-
-
-def cell(there: dict[Job, dict[str, Any]], situation: str, method: str) -> str:
+def cell(found: list[float]) -> str:
     """`31.2 (30.4, 31.9, 31.3)`: the mean and each seed."""
-    found = rates(there, situation, method)
     return f"{statistics.mean(found):.1f} ({spread(found)})" if found else "not run"
 
 

@@ -1,6 +1,6 @@
 """The command `personae`: it listens for Ctrl-C before it imports everything, which takes seconds."""
 
-from personae.interrupts import begin_work, leave, listen, stop_listening
+from personae.interrupts import begin_work, ends, leave, listen, stop_listening
 
 
 def main() -> None:
@@ -12,6 +12,9 @@ def main() -> None:
         cli.main()
     except KeyboardInterrupt:  # it came while another end was being prepared
         leave()
+    except SystemExit as stop:
+        ends(stop)
+        raise
     finally:
         stop_listening()
 

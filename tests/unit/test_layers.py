@@ -8,7 +8,7 @@ import pytest
 import personae
 from imports import PACKAGE, imported
 
-EVERYWHERE = {"deferred", "errors", "files", "interrupts", "progress", "version", "words"}
+EVERYWHERE = {"deferred", "errors", "files", "interrupts", "progress", "version", "words", "written"}
 BELOW = {
     "attacks": {"core", "data", "evaluation", "experiment", "runtime"},
     "core": set(),

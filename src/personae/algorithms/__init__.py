@@ -18,9 +18,10 @@ from personae.algorithms.unsupervised import Unsupervised
 from personae.core.algorithm import Algorithm, AnyAlgorithm
 from personae.core.registry import Registry
 
-ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
-    kind.name: kind
-    for kind in (
+AVAILABLE: Registry[AnyAlgorithm] = Registry(
+    "personae.algorithms",
+    Algorithm,
+    (
         Pretrain,
         FedPE,
         FedAvg,
@@ -39,9 +40,9 @@ ALGORITHMS: dict[str, type[AnyAlgorithm]] = {
         Central,
         DAN,
         DANN,
-    )
-}
-AVAILABLE: Registry[AnyAlgorithm] = Registry("personae.algorithms", Algorithm, ALGORITHMS.values())
+    ),
+)
+ALGORITHMS: dict[str, type[AnyAlgorithm]] = AVAILABLE.own
 
 __all__ = [
     "ALGORITHMS",

@@ -5,16 +5,15 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.algorithms import AVAILABLE
 from personae.commands.options import AsJson
-from personae.doctor import examine
-from personae.layers import LAYERS
 
 app = typer.Typer()
 
 
 def _algorithm_names(incomplete: str) -> list[str]:
     """For the completion of a shell."""
+    from personae.algorithms import AVAILABLE
+
     return [name for name in AVAILABLE if name.startswith(incomplete)]
 
 
@@ -35,6 +34,8 @@ def algorithms(
 
 def _layer_names(incomplete: str) -> list[str]:
     """For the completion of a shell."""
+    from personae.layers import LAYERS
+
     return [name for name in LAYERS if name.startswith(incomplete)]
 
 
@@ -65,4 +66,6 @@ def disclose(
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: versions, extras, cores, cache and speed."""
+    from personae.doctor import examine
+
     screen.findings(examine(), as_json)

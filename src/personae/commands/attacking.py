@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from personae import screen
-from personae.attacks import ATTACKS
-from personae.attacks.trial import try_attack
 from personae.commands.options import (
     AsJson,
     Device,
@@ -18,19 +16,20 @@ from personae.commands.options import (
     Workers,
     check_device,
     execution_of,
+    experiments_of,
 )
+from personae.deferred import importing
 from personae.errors import ConfigError
-from personae.experiment.config import load_experiment
-from personae.experiment.rundir import is_taken
-from personae.experiment.triggers import search_triggers
+from personae.written import register
 
 app = typer.Typer()
+NAMES = ", ".join(register("personae.attacks", "ATTACKS").own)
 
 
 @app.command()
 def attack(
     path: ExperimentFile,
-    name: Annotated[str, typer.Option("--with", metavar="NAME", help=f"The attack: {', '.join(ATTACKS.own)}.")],
+    name: Annotated[str, typer.Option("--with", metavar="NAME", help=f"The attack: {NAMES}.")],
     share: Annotated[float, typer.Option(help="Share of the clients that attack; at least one client.")] = 0.2,
     scale: Annotated[float, typer.Option(help="Multiply what attackers change by this factor.")] = 1.0,
     out: Annotated[Path | None, typer.Option(help="Folder of both runs; runs/attack-NAME by default.")] = None,
@@ -41,9 +40,14 @@ def attack(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment with attackers among its clients: what it costs, and what the server did."""
+    (experiment,) = experiments_of(path, settings, [variant])
+    with importing():
+        from personae.attacks import ATTACKS
+        from personae.attacks.trial import try_attack
+        from personae.experiment.rundir import is_taken
+
     if name not in ATTACKS:
         raise ConfigError(f"--with {name}: there is no such attack; there are {', '.join(ATTACKS)}")
-    experiment = load_experiment(path, settings or [], variant)
     folder = out or Path("runs") / f"attack-{experiment.name}"
     chosen = ATTACKS[name](scale=scale)
     attacked = folder / f"{name}-{share:g}-x{scale:g}"
@@ -65,5 +69,8 @@ def triggers(
     as_json: AsJson = False,
 ) -> None:
     """Look for a backdoor: a patch in which rendered strangers pass for each other. Exit code 7 if there is one."""
+    with importing():
+        from personae.experiment.triggers import search_triggers
+
     check_device(device)
     screen.triggers(search_triggers(model, before, stage=stage, device=device), as_json)

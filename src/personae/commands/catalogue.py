@@ -14,6 +14,8 @@ import typer
 from click import Command
 from typer.core import TyperArgument
 
+from personae.deferred import importing
+
 TOPICS: Mapping[str, tuple[str, ...]] = {
     "Run experiments": ("runs", "reproducing", "reporting", "comparing", "recipes"),
     "Look at faces and divide them": ("data", "partition"),
@@ -46,7 +48,8 @@ class Catalogue(Mapping[str, Command]):
         }
 
     def __getitem__(self, name: str) -> Command:
-        found = importlib.import_module(f"personae.commands.{self.entries[name].module}")
+        with importing():
+            found = importlib.import_module(f"personae.commands.{self.entries[name].module}")
         return typer.main.get_group(found.app).commands[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Runs side by side, methods side by side on your own faces, and a run that is not finished."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +18,13 @@ from personae.commands.options import (
     tell_what_leaves,
 )
 from personae.console import notify
+from personae.deferred import importing
 from personae.errors import ConfigError
 from personae.experiment.methods import USUAL, methods_experiment
-from personae.experiment.run import run_with_report
 from personae.interrupts import interruptible
-from personae.report.comparison import compare as compared
-from personae.report.html import write_comparison
-from personae.report.records import Run, read_run
-from personae.report.watching import PAGE, write_watch_page
+
+if TYPE_CHECKING:
+    from personae.report.records import Run
 
 app = typer.Typer()
 REFRESH = 5  # seconds after which a browser loads a page again
@@ -63,6 +62,9 @@ def compare(
     if len(paths) > 1:
         if methods:
             raise ConfigError("--methods goes with one folder of faces, not with runs")
+        from personae.report.comparison import compare as compared
+        from personae.report.html import write_comparison
+
         page = out or Path("comparison.html")
         found = compared(paths)
         write_comparison(found, page)
@@ -89,6 +91,9 @@ def compare(
         notify(line)
     tell_what_leaves(experiment)
     folder = out or Path("runs") / f"compare-{faces.stem}"
+    with importing():
+        from personae.experiment.run import run_with_report
+
     with interruptible(f"stopped; the completed rounds are in {folder}; give the same command with --resume to go on"):
         result = run_with_report(experiment, folder, execution, resume=resume)
         screen.models(folder, result.report, as_json)
@@ -97,14 +102,17 @@ def compare(
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, here or at the server.")],
-    page: Annotated[bool, typer.Option("--page", help=f"Also write {PAGE} there, which reloads itself.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Also write watch.html there, which reloads itself.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print the current state and stop.")] = False,
 ) -> None:
     """Follow a run until it is finished."""
+    from personae.report.records import read_run
+    from personae.report.watching import PAGE, write_watch_page
+
     read_run(run)  # says so if it is none
 
-    def seen(now: Run) -> None:
+    def seen(now: "Run") -> None:
         if page:
             write_watch_page(now, run, max(REFRESH, round(every)))
 

@@ -45,7 +45,7 @@ def inspect(
     sample: Annotated[int | None, typer.Option(min=0, help="Look at this many images only, evenly spread.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe face data: its format, how many people, what is odd, and which recipe fits."""
+    """Describe face data: its format, how many people, what is odd, and what to do with it."""
     path, layout = layout_at(faces)
     found = inspect_faces(
         path, layout=layout, identity_level=identity_level, unlabelled=unlabelled, sample=sample, progress=meter

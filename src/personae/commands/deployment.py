@@ -26,20 +26,18 @@ from personae.commands.options import (
     Variant,
     check_device,
     execution_of,
+    experiments_of,
     handling_of,
     tell_what_leaves,
 )
 from personae.console import notify
-from personae.deployment.plan import Conditions, largest_answer
+from personae.deferred import importing
 from personae.deployment.processes import require_flower
 from personae.errors import ConfigError, Interrupted
-from personae.experiment.config import load_experiment
-from personae.experiment.materials import Materials
-from personae.report.html import write_report
-from personae.runtime.coding import CODINGS
-from personae.tracking import trackers
+from personae.written import options
 
 app = typer.Typer()
+CODINGS = options("personae.runtime.coding", "CODINGS")
 
 
 @app.command()
@@ -77,10 +75,14 @@ def serve(
 ) -> None:
     """Run an experiment over a network, with the clients that join."""
     require_flower()
-    from personae.deployment import serve as deployed
+    (experiment,) = experiments_of(path, settings, [variant])
+    with importing():
+        from personae.deployment import serve as deployed
+        from personae.deployment.plan import Conditions, largest_answer
+        from personae.report.html import write_report
+        from personae.tracking import trackers
 
     check_device(device)
-    experiment = load_experiment(path, settings or [], variant)
     folder = out or Path("runs") / (f"{experiment.name}-{variant}" if variant else experiment.name)
     most = largest_answer(experiment) if largest is None else largest << 20
     followed = (*experiment.tracking.trackers, *(track or ()))
@@ -147,9 +149,10 @@ def join(
     Shows what the server plans, and asks once for every run.
     """
     require_flower()
-    from personae.deployment import join as deployed
-    from personae.deployment.consent import accepted_of
-    from personae.deployment.desk import Workshop
+    with importing():
+        from personae.deployment import join as deployed
+        from personae.deployment.consent import accepted_of
+        from personae.deployment.desk import Workshop
 
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     places = deployed.members_in(certs, data, home) if each else {"": (certs, data, home)}
@@ -220,7 +223,10 @@ def deal(
     as_json: AsJson = False,
 ) -> None:
     """Divide an experiment's private faces into one file per client, to try a deployment."""
-    from personae.experiment.faces import deal as deal_faces
+    (experiment,) = experiments_of(path, settings)
+    with importing():
+        from personae.experiment.faces import deal as deal_faces
+        from personae.experiment.materials import Materials
 
-    experiment = load_experiment(path, settings or []).handled(handling_of(skip_unreadable))
+    experiment = experiment.handled(handling_of(skip_unreadable))
     screen.paths(deal_faces(Materials(experiment, execution_of()), out), as_json)

@@ -1,7 +1,7 @@
 """Models on faces: evaluate them on benchmarks, or divide faces by identity with them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Choice
@@ -35,18 +35,20 @@ from personae.commands.options import (
 )
 from personae.console import meter, notify
 from personae.data import default_cache
+from personae.deferred import importing
 from personae.errors import Interrupted
-from personae.evaluation.suite import evaluate as evaluate_all
-from personae.experiment.clusters import cluster_faces, clustering_of
-from personae.experiment.model import load_model
 from personae.files import require_place
-from personae.parts.clustering.finch import Centroids
-from personae.parts.clustering.methods import METHODS, CFinch
-from personae.parts.clustering.neighbours import Metric, Search
-from personae.recognition.threshold import save_evaluation
-from personae.report.evaluation_page import write_evaluation
+from personae.written import literal, options
+
+if TYPE_CHECKING:
+    from personae.parts.clustering.finch import Centroids
+    from personae.parts.clustering.neighbours import Metric, Search
+else:
+    (Centroids,) = literal("personae.parts.clustering.finch", "Centroids")
+    Metric, Search = literal("personae.parts.clustering.neighbours", "Metric", "Search")
 
 app = typer.Typer()
+METHODS = options("personae.parts.clustering.methods", "METHODS")
 
 
 @app.command()
@@ -87,6 +89,12 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model on benchmarks: accuracy, true accept rates, ranks and groups, with intervals and curves."""
+    with importing():
+        from personae.evaluation.suite import evaluate as evaluate_all
+        from personae.experiment.model import load_model
+        from personae.recognition import save_evaluation
+        from personae.report.evaluation_page import write_evaluation
+
     check_device(device)
     for target in filter(None, (report, save)):
         require_place(target)
@@ -125,7 +133,7 @@ def cluster(
     model: Model,
     on: Annotated[Path, typer.Option("--on", help="Faces: a folder (labelled or not), a zip, or a list.")],
     out: Annotated[Path, typer.Option(help="Folder for labels.csv, clusters.json, clusters.png.")] = Path("clusters"),
-    method: Annotated[str, typer.Option(click_type=Choice(METHODS), help="The clustering method.")] = CFinch.name,
+    method: Annotated[str, typer.Option(click_type=Choice(METHODS), help="The clustering method.")] = METHODS[0],
     distance: Annotated[float | None, typer.Option(help="c-finch: link first neighbours nearer than this.")] = None,
     metric: Annotated[Metric | None, typer.Option(help="c-finch, finch: how near vectors are.")] = None,
     level: Annotated[int | None, typer.Option(help="c-finch, finch: the partition; 0 finest, -1 coarsest.")] = None,
@@ -155,10 +163,14 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Cluster unlabelled faces by person; write the labels and a picture of the clusters."""
+    with importing():
+        from personae.experiment.clusters import cluster_faces, clustering_of
+        from personae.experiment.model import load_model
+
     check_device(device)
-    options = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
-    options |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
-    way = clustering_of(method, {name: value for name, value in options.items() if value is not None})
+    given = {"distance": distance, "metric": metric, "level": level, "centroids": centroids, "search": search}
+    given |= {"clusters": clusters, "images_each": images_each, "radius": radius, "neighbours": neighbours}
+    way = clustering_of(method, {name: value for name, value in given.items() if value is not None})
     loaded = load_model(model, stage, network_of(backbone, embedding, size), size=size, device=device, notify=notify)
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
     found = cluster_faces(

@@ -7,18 +7,11 @@ import typer
 
 from personae import screen
 from personae.commands.options import AsJson, Settings, Workers, execution_of
+from personae.deferred import importing
 from personae.deployment.processes import require_flower
 from personae.errors import ConfigError
-from personae.experiment.forgetting import forget as carry_out
-from personae.experiment.forgetting import model_digests
-from personae.experiment.forgetting_plan import plan_forgetting
-from personae.experiment.purging import due
-from personae.experiment.purging import purge as delete
 from personae.experiment.retention import KINDS
-from personae.experiment.successor import finish_swap
 from personae.interrupts import interruptible
-from personae.privacy.forgotten_log import operator_key, verify
-from personae.report.records import is_networked, read_run
 
 app = typer.Typer()
 
@@ -53,6 +46,14 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Train a run again without a client, or without a person, as if it had never taken part."""
+    with importing():
+        from personae.experiment.forgetting import forget as carry_out
+        from personae.experiment.forgetting import model_digests
+        from personae.experiment.forgetting_plan import plan_forgetting
+        from personae.experiment.successor import finish_swap
+        from personae.privacy.forgotten_log import operator_key, verify
+        from personae.report.records import is_networked, read_run
+
     if check:
         screen.forgotten(verify(run), model_digests(run), as_json)
         return
@@ -76,6 +77,7 @@ def _forget_over_a_network(
 ) -> None:
     require_flower()
     from personae.deployment import forgetting as deployed
+    from personae.privacy.forgotten_log import operator_key
 
     forgetting = deployed.plan_forgetting(run, client, person, further=approximate)
     if dry_run:
@@ -103,6 +105,10 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Delete what runs have kept for longer than they should."""
+    with importing():
+        from personae.experiment.purging import due
+        from personae.experiment.purging import purge as delete
+
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: there is no such folder")

@@ -11,8 +11,11 @@ from personae.core.acceleration import OPTIMISATIONS, Acceleration
 from personae.data.handling import Handling
 from personae.data.handling import Missed as MissedFaces
 from personae.data.levels import Level
+from personae.deferred import importing
 from personae.errors import ConfigError
 from personae.experiment.execution import DeviceName, Execution
+from personae.experiment.kinds import refuse_wrong_kinds
+from personae.experiment.reading import read_experiment
 from personae.experiment.recipes import recipes
 
 if TYPE_CHECKING:  # what takes seconds to import is imported by those who need it
@@ -102,6 +105,19 @@ Missed = Annotated[
 AsTheyAre = Annotated[
     bool, typer.Option("--as-they-are", help="Accept images that are probably not aligned, by their size.")
 ]
+
+
+def experiments_of(
+    path: str | Path, settings: Sequence[str] | None = None, variants: Sequence[str | None] = (None,)
+) -> "list[Experiment]":
+    """The experiment of a file, or its variants. What their text tells is said before anything large is imported."""
+    texts = [read_experiment(path, settings or [], variant) for variant in variants]
+    for text in texts:
+        refuse_wrong_kinds(*text)
+    with importing():
+        from personae.experiment.config import parse_experiment
+
+    return [parse_experiment(*text) for text in texts]
 
 
 def handling_of(

@@ -14,10 +14,9 @@ from personae.commands.options import (
     handling_of,
 )
 from personae.console import meter, notify
-from personae.data import PartitionPlan, open_faces, synthetic_faces
-from personae.data.partition import By
+from personae.data.partition import By, PartitionPlan
+from personae.deferred import importing
 from personae.experiment.section import SYNTHETIC
-from personae.report.partition_plot import plot_partition
 
 app = typer.Typer()
 
@@ -46,6 +45,10 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Divide faces among clients; print and plot who holds what."""
+    with importing():
+        from personae.data import open_faces, synthetic_faces
+        from personae.report.partition_plot import plot_partition
+
     plan = PartitionPlan(
         by=by,
         clients=clients,

@@ -7,12 +7,11 @@ import typer
 
 from personae import screen
 from personae.commands.options import AsJson, Device, execution_of
-from personae.experiment.auditing import ALL, audit_run
-from personae.privacy.audit import PRIVACY_ATTACKS
-from personae.report.dpia import write_annex
-from personae.report.html import write_report
+from personae.deferred import importing
+from personae.written import register
 
 app = typer.Typer()
+NAMES = ", ".join(register("personae.privacy.audit", "PRIVACY_ATTACKS").own)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
@@ -22,7 +21,7 @@ def audit(
     run: RunFolder,
     attack: Annotated[
         list[str] | None,
-        typer.Option("--attack", metavar="NAME", help=f"{', '.join(PRIVACY_ATTACKS.own)}; repeatable; all by default."),
+        typer.Option("--attack", metavar="NAME", help=f"{NAMES}; repeatable; all by default."),
     ] = None,
     stage: Annotated[
         list[str] | None, typer.Option("--stage", help="Attack this stage; repeatable; all finished ones by default.")
@@ -35,6 +34,10 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack a finished run's privacy, and write what was found into its folder and report."""
+    with importing():
+        from personae.experiment.auditing import ALL, audit_run
+        from personae.report.html import write_report
+
     found = audit_run(run, attack or [ALL], stages=stage or [], shadows=shadows, execution=execution_of(device))
     page = write_report(run)
     screen.audit(found, page, as_json)
@@ -47,4 +50,7 @@ def dpia(
     as_json: AsJson = False,
 ) -> None:
     """Write an annex for a data-protection impact assessment from a run's records, with open questions."""
+    with importing():
+        from personae.report.dpia import write_annex
+
     screen.paths([write_annex(run, to)], as_json)

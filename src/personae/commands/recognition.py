@@ -3,12 +3,11 @@
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from personae import screen
+from personae import recognition, screen
 from personae.commands.options import (
     Align,
     AsJson,
@@ -33,17 +32,13 @@ from personae.commands.options import (
 )
 from personae.console import meter, notify
 from personae.data import default_cache
+from personae.deferred import importing
 from personae.errors import ConfigError
-from personae.experiment.model import Model as LoadedModel
-from personae.experiment.model import load_model
-from personae.recognition.card import card_paths
-from personae.recognition.enrolment import prepare
-from personae.recognition.export import export_model
-from personae.recognition.faces import read_face, read_people, read_portraits
-from personae.recognition.gallery import Gallery
-from personae.recognition.recogniser import Recogniser, open_gallery
-from personae.recognition.threshold import Threshold, by_hand, threshold_at
 from personae.words import counted
+
+if TYPE_CHECKING:
+    from personae.experiment.model import Model as LoadedModel
+    from personae.recognition import Gallery, Threshold
 
 app = typer.Typer()
 
@@ -105,7 +100,7 @@ def export_a_model(
 ) -> None:
     """Write a model as safetensors or ONNX, checked against PyTorch, with a card beside it."""
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
-    exported = export_model(
+    exported = recognition.export_model(
         source,
         to,
         stage=stage,
@@ -156,21 +151,24 @@ def enroll(
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     if gallery.exists():
-        open_gallery(gallery, loaded).close()  # that it is another model's is said before the work
+        recognition.open_gallery(gallery, loaded).close()  # that it is another model's is said before the work
     people = (
-        [(name, read_portraits(faces, loaded, align=align, notify=notify))]
+        [(name, recognition.read_portraits(faces, loaded, align=align, notify=notify))]
         if name
         else chain.from_iterable(
-            [read_people(path, loaded, align=align, identity_level=identity_level, notify=notify) for path in faces]
+            [
+                recognition.read_people(path, loaded, align=align, identity_level=identity_level, notify=notify)
+                for path in faces
+            ]
         )
     )
-    found = prepare(people, loaded)
+    found = recognition.prepare(people, loaded)
     for one, other in found.twice:
         notify(f"{one} and {other} are one photograph, under two names; whose is it?")
     if not skip_unreadable:
         found.refuse_gaps()
     found.refuse_nobody()
-    with open_gallery(gallery, loaded) as known:
+    with recognition.open_gallery(gallery, loaded) as known:
         added = known.add_all(found.vectors)
         if chosen:
             known.threshold = chosen
@@ -202,9 +200,13 @@ def verify(
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
     with _opened(gallery) as known:
-        used = Recogniser(loaded, _stated(chosen, known), known)
-        face = read_face(second, loaded, align=align)
-        match = used.verify(first, face) if known else used.compare(read_face(Path(first), loaded, align=align), face)
+        used = recognition.Recogniser(loaded, _stated(chosen, known), known)
+        face = recognition.read_face(second, loaded, align=align)
+        match = (
+            used.verify(first, face)
+            if known
+            else used.compare(recognition.read_face(Path(first), loaded, align=align), face)
+        )
         screen.matches({str(second): match}, used.threshold, as_json, scores=scores, claimed=True)
 
 
@@ -232,11 +234,13 @@ def identify(
 
     It names images that it cannot use and answers for the others; the exit code is then 3.
     """
+    import torch
+
     loaded = _loaded(model, stage, client, run, personal, data, mirror, raw_pixels)
     chosen = _threshold(loaded, model, far, evaluation, benchmark, threshold)
-    with Gallery.open(gallery) as known:
-        used = Recogniser(loaded, _stated(chosen, known), known)
-        given = read_portraits(images, loaded, align=align)
+    with recognition.Gallery.open(gallery) as known:
+        used = recognition.Recogniser(loaded, _stated(chosen, known), known)
+        given = recognition.read_portraits(images, loaded, align=align)
         found = used.identify(torch.stack(list(given.faces.values()))) if given.faces else []
         matches = dict(zip(given.faces, found, strict=True))
         screen.matches(matches, used.threshold, as_json, scores=scores, unusable=given.unusable)
@@ -251,7 +255,7 @@ def list_people(
     gallery: Annotated[Path, typer.Argument(metavar="FILE", help="The gallery, a file.")], as_json: AsJson = False
 ) -> None:
     """List the enrolled people and the threshold."""
-    with Gallery.open(gallery) as known:
+    with recognition.Gallery.open(gallery) as known:
         screen.people(known, as_json)
 
 
@@ -261,7 +265,7 @@ def remove_person(
     name: Annotated[str, typer.Argument(help="The person to erase.")],
 ) -> None:
     """Erase a person: the file is rewritten, so that nothing of them is left in it."""
-    with Gallery.open(gallery) as known:
+    with recognition.Gallery.open(gallery) as known:
         erased = counted(known.remove(name), "face")
         notify(f"{name}: {erased} erased from {gallery}; copies of the file still have them")
 
@@ -275,7 +279,10 @@ def _loaded(
     data: Path | None,
     mirror: bool,
     raw: bool,
-) -> LoadedModel:
+) -> "LoadedModel":
+    with importing():
+        from personae.experiment.model import load_model
+
     return load_model(
         model,
         stage,
@@ -291,32 +298,32 @@ def _loaded(
 
 
 def _threshold(
-    model: LoadedModel,
+    model: "LoadedModel",
     path: Path,
     far: float | None,
     evaluation: Path | None,
     benchmark: str | None,
     score: float | None,
-) -> Threshold | None:
+) -> "Threshold | None":
     """What the options say; None where they say nothing."""
     if far is None:
         if evaluation is not None or benchmark is not None:
             raise ConfigError("--evaluation and --benchmark go with --far, the false accept rate to choose")
-        return None if score is None else by_hand(score)
+        return None if score is None else recognition.by_hand(score)
     if score is not None:
         raise ConfigError("--far and --threshold exclude each other")
-    source = evaluation or card_paths(path)[1]
+    source = evaluation or recognition.card_paths(path)[1]
     if evaluation is None and not source.is_file():
         raise ConfigError(f"--far: there is no card beside {path}; give --evaluation, from `personae evaluate --save`")
-    return threshold_at(far, source, model, benchmark)
+    return recognition.threshold_at(far, source, model, benchmark)
 
 
-def _stated(chosen: Threshold | None, gallery: Gallery | None) -> Threshold:
+def _stated(chosen: "Threshold | None", gallery: "Gallery | None") -> "Threshold":
     found = chosen or (gallery.threshold if gallery else None)
     if found is None:
         raise ConfigError("no threshold: give --far with an --evaluation of the model, or --threshold")
     return found
 
 
-def _opened(gallery: Path | None) -> AbstractContextManager[Gallery | None]:
-    return nullcontext() if gallery is None else Gallery.open(gallery)
+def _opened(gallery: Path | None) -> "AbstractContextManager[Gallery | None]":
+    return nullcontext() if gallery is None else recognition.Gallery.open(gallery)

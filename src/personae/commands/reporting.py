@@ -7,7 +7,6 @@ import typer
 
 from personae import screen
 from personae.commands.options import AsJson
-from personae.report.html import write_report
 
 app = typer.Typer()
 
@@ -17,4 +16,6 @@ def report(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")], as_json: AsJson = False
 ) -> None:
     """Rewrite a run's report.html and print its table."""
+    from personae.report.html import write_report
+
     screen.models(path, write_report(path), as_json)

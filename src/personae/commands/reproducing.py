@@ -2,24 +2,29 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from personae import screen
 from personae.commands.options import AsJson, Device, execution_of, runs_at_once
 from personae.console import notify
+from personae.deferred import importing
 from personae.errors import Interrupted, OutOfTime
-from personae.reproduce.reproduce import Scale, find_system, reproduce
-from personae.reproduce.runner import Runner
-from personae.reproduce.systems import SYSTEMS
+from personae.written import literal, options
+
+if TYPE_CHECKING:
+    from personae.reproduce.reproduce import Scale
+else:
+    (Scale,) = literal("personae.reproduce.reproduce", "Scale")
 
 app = typer.Typer()
+NAMES = ", ".join(options("personae.reproduce.systems", "SYSTEMS"))
 
 
 @app.command(name="reproduce")
 def reproduce_claims(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {', '.join(SYSTEMS)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The system: {NAMES}.")],
     scale: Annotated[
         Scale, typer.Option(help="small: minutes on two cores; large: nearer to the paper; paper: its size.")
     ] = "small",
@@ -43,6 +48,10 @@ def reproduce_claims(
     as_json: AsJson = False,
 ) -> None:
     """Run the experiments behind a paper's claims, and say which of them hold."""
+    with importing():
+        from personae.reproduce.reproduce import find_system, reproduce
+        from personae.reproduce.runner import Runner
+
     system = find_system(name)
     folder = out or Path("runs") / f"reproduce-{name}-{scale}"
     hint = f"personae reproduce {name} --scale {scale} --seeds {seeds} --out {folder} --device {device} --resume"

@@ -22,6 +22,7 @@ from personae.commands.options import (
     Without,
     Workers,
     execution_of,
+    experiments_of,
     handling_of,
     options_of,
     recipe_names,
@@ -29,9 +30,9 @@ from personae.commands.options import (
     tell_what_leaves,
 )
 from personae.console import notify
+from personae.deferred import importing
 from personae.errors import ConfigError, Diverged
-from personae.experiment.keys import refuse_unknown_keys
-from personae.experiment.reading import are_faces, read_experiment
+from personae.experiment.reading import are_faces
 from personae.interrupts import interruptible
 
 if TYPE_CHECKING:  # what takes seconds is imported once the text of an experiment is known to be one
@@ -53,7 +54,8 @@ def demo(
     track: Track = None,
 ) -> None:
     """Compare training alone, together and on pooled faces. It takes four minutes and needs no data."""
-    from personae.experiment.config import load_experiment
+    with importing():
+        from personae.experiment.config import load_experiment
 
     if quick and every:
         raise ConfigError("--quick and --all are two demos; choose one")
@@ -149,12 +151,7 @@ def run(
         named = ", ".join(option for option, value in on_faces.items() if value)
         raise ConfigError(f"{named}: these go with a folder of faces; an experiment file has its own settings")
     else:
-        texts = [read_experiment(path, settings or [], name) for name in names]
-        for text in texts:
-            refuse_unknown_keys(*text)
-        from personae.experiment.config import parse_experiment
-
-        experiments = [parse_experiment(*text).handled(handling) for text in texts]
+        experiments = [each.handled(handling) for each in experiments_of(path, settings, names)]
         execution = execution_of(device, workers, without, track)
     experiment = experiments[0]
     if dry_run:
@@ -196,7 +193,8 @@ def _variants(named: str | None, jobs: int | None, alone: Mapping[str, Any]) -> 
 
 def _execute(experiment: "Experiment", out: Path, execution: "Execution", resume: bool, hint: str) -> Path:
     """Run it, and say where its report is."""
-    from personae.experiment.run import run_with_report
+    with importing():
+        from personae.experiment.run import run_with_report
 
     tell_what_leaves(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):

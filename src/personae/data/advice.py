@@ -2,11 +2,11 @@
 
 import json
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_FEW, _MANY = 40, 1000  # identities
+ENOUGH = 10  # identities: five for each of two clients, as training from scratch takes
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def to_train(
     options: Mapping[str, str],
     size: tuple[int, int] | None = None,
 ) -> Advice | None:
-    """The recipe that these faces are most like, after alignment where that is needed; None where nobody could train.
+    """How to train on them, after alignment where that is needed; None where nobody could train.
 
     `usable`: how many identities have two images or more; `domains`: how many of these are in each. `options` belong to
     the source. `size`: of faces that cannot be brought to another one.
@@ -49,30 +49,38 @@ def to_train(
     if usable < 2:
         return None
     source = path if aligned else path.with_name(f"{path.stem}-aligned")
-    recipe, partition, because = _recipe(usable, domains)
-    settings = {"data.private.source": str(source)}
-    settings |= {f"data.private.{name}": value for name, value in options.items()} if aligned else {}
-    settings |= {f"partition.{name}": value for name, value in partition.items()} | {"partition.drop_small": "true"}
-    settings |= {} if size is None else {"network.height": str(size[0]), "network.width": str(size[1])}
-    run = ["personae", "run", recipe, *(word for item in settings.items() for word in ("--set", "=".join(item)))]
-    align = ["personae", "data", "align", str(path), str(source), *_alignment(options)]
+    align = ["personae", "data", "align", str(path), str(source), *_handling(options, "identity_level")]
+    options = options if aligned else {}
+    if len(domains) > 1 and all(domains.values()):
+        run, because = _across_domains(source, domains, options, size)
+    else:
+        run, because = _proposed(source, usable, options)
     commands = [run] if aligned else [align, run]
     return Advice(tuple(map(shlex.join, commands)), because)
 
 
-def _recipe(usable: int, domains: Mapping[str, int]) -> tuple[str, dict[str, str], str]:
-    """Its name, the partition it would have on these faces, and why this one."""
-    if len(domains) > 1 and all(domains.values()):
-        largest = max(domains, key=lambda name: domains[name])
-        because = f"there are {len(domains)} domains: the largest as the labelled source, the others as targets"
-        return "unsupervised/small", {"source": json.dumps(largest, ensure_ascii=False)}, because
-    if usable < _FEW:
-        return "fedface/small", {"clients": str(usable)}, f"{usable} identities with two images or more, one a client"
-    clients = min(max(usable // 10, 2), 40)
-    because = f"{usable} identities with two images or more are enough for {clients} clients with several each"
-    return "fedgc/small" if usable >= _MANY else "quick", {"clients": str(clients)}, because
+def _across_domains(
+    source: Path, domains: Mapping[str, int], options: Mapping[str, str], size: tuple[int, int] | None
+) -> tuple[list[str], str]:
+    largest = max(domains, key=lambda name: domains[name])
+    settings = {"data.private.source": str(source), **{f"data.private.{name}": each for name, each in options.items()}}
+    settings |= {"partition.source": json.dumps(largest, ensure_ascii=False), "partition.drop_small": "true"}
+    settings |= {} if size is None else {"network.height": str(size[0]), "network.width": str(size[1])}
+    because = f"there are {len(domains)} domains: the largest as the labelled source, the others as targets"
+    chosen = (word for item in settings.items() for word in ("--set", "=".join(item)))
+    return ["personae", "run", "unsupervised/small", *chosen], because
 
 
-def _alignment(options: Mapping[str, str]) -> Collection[str]:
-    """Of the options of a source, what `data align` takes too; it leaves out what cannot be read by itself."""
-    return ["--identity-level", options["identity_level"]] if "identity_level" in options else []
+def _proposed(source: Path, usable: int, options: Mapping[str, str]) -> tuple[list[str], str]:
+    """What looks at the faces itself."""
+    run = ["personae", "run", str(source), *_handling(options, "identity_level", "skip_unreadable")]
+    because = f"{usable} identities with two images or more; this proposes a method for them, and says why"
+    if usable >= ENOUGH:
+        return run, because
+    return [*run, "--weights", "MODEL"], f"{because}. So few need a model to begin with: MODEL is a weights file"
+
+
+def _handling(options: Mapping[str, str], *names: str) -> list[str]:
+    """Options of a source, as commands take them."""
+    given = [(f"--{name.replace('_', '-')}", options[name]) for name in names if name in options]
+    return [word for option, value in given for word in ((option,) if value == "true" else (option, value))]

@@ -4,15 +4,17 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from personae.core.strong_start import STRONG_START
+from personae.deferred import importing
 from personae.errors import ConfigError
-from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.held_out import with_people_held_out
-from personae.experiment.materials import Materials
-from personae.models import Network, load_weights
+
+if TYPE_CHECKING:
+    from personae.experiment.config import Experiment
+    from personae.models import Network
 
 Table = dict[str, Any]
 COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
@@ -41,14 +43,19 @@ def methods_experiment(
     *,
     public: Path | None = None,
     weights: Path | None = None,
-    network: Network | None = None,
+    network: "Network | None" = None,
     clients: int = 5,
     rounds: int | None = None,
-) -> tuple[Experiment, list[str]]:
+) -> "tuple[Experiment, list[str]]":
     """The experiment, and a line for each method that has to be left out.
 
     Every client also trains alone, which is what the methods are compared with. A fifth of the people are held out.
     """
+    with importing():
+        from personae.experiment.config import parse_experiment
+        from personae.experiment.materials import Materials
+        from personae.models import Network, load_weights
+
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigError(f"--methods {','.join(unknown)}: there are {', '.join(METHODS)}")
     if weights and network is None:

@@ -11,6 +11,7 @@ from typing import Any
 from personae.algorithms import Adapt, FedFace, FedPE, Unsupervised
 from personae.core.strong_start import with_strong_start
 from personae.data.handling import Handling
+from personae.data.packs import is_pack, open_pack
 from personae.data.readers.folders import has_images_alone
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
@@ -46,7 +47,9 @@ class Situation:
     """What decides: whose faces these are, who shares them, and what there is to begin with."""
 
     people: int  # who are trained on; 0 where nobody says who is on the images
+    held_out: int  # more people, for the test
     clients: int
+    wanted: int | None  # clients, if somebody says how many
     public: Path | None
     weights: Path | None
 
@@ -67,11 +70,11 @@ def propose(
     unlabelled: bool = False,
     handling: Handling | None = None,
 ) -> Proposal:
-    """Look at the faces and choose. Weights say by themselves which network they are of, if nobody else does."""
-    if weights and network is None:
-        network = load_weights(weights)[0]
+    """Look at the faces and choose. The network is that of the weights, or has the size of a pack, if nobody says."""
+    unused = public if weights else None  # what they would be for is done already
+    public = None if weights else public
     unlabelled = unlabelled or (faces.is_dir() and has_images_alone(faces))
-    raw = _faces(faces, public, weights, network or Network(), unlabelled, clients or 2)
+    raw = _faces(faces, public, weights, network or _network(faces, weights), unlabelled, clients or 2)
     known = Materials(parse_experiment(raw | {"stages": _clustering()}, str(faces)).handled(handling or {}), execution)
     usable = 0 if unlabelled else int((known.private.images_per_identity > 0).sum())
     if not unlabelled:
@@ -80,15 +83,22 @@ def propose(
     people = min(usable, raw["data"]["private"].get("identities", usable))
     shares = clients or max(2, min(MOST_CLIENTS, people // USUAL_PEOPLE))
     raw["partition"]["clients"] = min(shares, people) if people else shares
-    situation = Situation(people, raw["partition"]["clients"], public, weights)
+    situation = Situation(people, usable - people, raw["partition"]["clients"], clients, public, weights)
     method, why = _method(situation)
-    raw["stages"] = [*(_pretraining() if public and not weights else []), *method]
-    why = f"{_seen(faces, situation, len(known.private))} {why}"
+    raw["stages"] = [*(_pretraining() if public else []), *method]
+    why = f"{_seen(faces, situation, len(known.private), unused)} {why}"
     experiment = parse_experiment(raw, str(faces)).handled(handling or {})
     options = {name: value for name, value in (handling or {}).items() if value}
     for source in raw["data"].values():
         source |= options
     return Proposal(experiment, why, _comment(why) + _toml(raw))
+
+
+def _network(faces: Path, weights: Path | None) -> Network:
+    if weights:
+        return load_weights(weights)[0]
+    height, width = open_pack(faces).size if is_pack(faces) else (Network.height, Network.width)
+    return Network(height=height, width=width)
 
 
 def _faces(
@@ -121,9 +131,15 @@ def _require_people(faces: Path, usable: int, clients: int | None) -> None:
         )
 
 
-def _seen(faces: Path, situation: Situation, images: int) -> str:
-    whose = f" of {situation.people} people to train with" if situation.people else ", and nobody says of whom"
-    return f"{faces.name} has {counted(images, 'photograph')}{whose}, shared by {counted(situation.clients, 'client')}."
+def _seen(faces: Path, situation: Situation, images: int, unused: Path | None) -> str:
+    people, held_out, clients = situation.people, situation.held_out, situation.clients
+    whose = f" of {people + held_out} people" if people else ", and nobody says of whom"
+    shared = f"{counted(clients, 'client')} share {f'the other {people}' if held_out else 'them'}"
+    if people and (situation.wanted or clients) > clients:
+        shared += f", since {situation.wanted} would be more than there are people left"
+    left_out = "; the public faces are left out, as the weights take their place" if unused else ""
+    kept = f"{held_out} are held out for the test, and " if held_out else ""
+    return f"{faces.name} has {counted(images, 'photograph')}{whose}: {kept}{shared}{left_out}."
 
 
 def _method(situation: Situation) -> tuple[list[Table], str]:
@@ -135,19 +151,22 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
                 "give --weights or --public, or a folder of photographs for each person"
             )
         return _clustering() + _unlabelled(situation), (
-            f"Each client groups its own photographs by {situation.start}, and all train on these groups together; "
-            "look at the clusters in the table of the run before you trust the result."
+            f"Each client groups its own photographs by {situation.start}, and all train on these groups together. "
+            "Only weights and figures leave, among them the numbers and sizes of the groups. "
+            "Look at the clusters in the table of the run before you trust the result: no other figure tells how good "
+            "it is."
         )
     if situation.people // situation.clients < FEW:
         if not situation.start:
             raise ConfigError(
-                f"with {situation.people} people at {situation.clients} clients, most clients have fewer than {FEW}, "
-                "and cannot learn from scratch what tells people apart: give --weights or --public, or fewer --clients"
+                f"{situation.clients} clients share {situation.people} people to train with; fewer than {FEW} do not "
+                "show a client what tells people apart: give --weights or --public, or fewer --clients"
             )
         return [_few_people(situation)], (
             f"Clients with fewer than {FEW} people see hardly anybody to tell them from, so the server spreads out "
             f"their class embeddings (FedFace), beginning with {situation.start}. "
-            "These embeddings are templates of people, and they leave the clients."
+            "These embeddings are templates of people, and they leave the clients. "
+            "Expect a point of gain at most: where templates must not leave, keep what you begin with as it is."
             + (f" {KEEPING}" if situation.weights else "")
         )
     if situation.weights:
@@ -161,9 +180,10 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
             f"Small cohorts in passes and a rate that falls to zero go on from {situation.start}, gently enough to "
             "keep what it knows; then every client gets a model of its own. Only weights, counts and figures leave."
         )
+    cohorts = "small cohorts in passes" if situation.clients > 2 else "one client after the other"
     return _recommended(situation), (
-        "There is no model to begin with, so training starts from scratch with the recommended method: small cohorts "
-        "in passes, a rate that falls to zero, a wide margin; then a model of its own for every client. "
+        f"There is no model to begin with, so training starts from scratch with the recommended method: {cohorts}, "
+        "a rate that falls to zero, a wide margin; then a model of its own for every client. "
         "Only weights, counts and figures leave. Starting weights (--weights) would help more than anything else."
     )
 
@@ -172,6 +192,8 @@ def _recommended(situation: Situation) -> list[Table]:
     """The stages of the recipe, as often as these clients take; from a model that knows faces, with small steps."""
     together, personal = tomllib.loads(recipes()["recommended"].read_text(encoding="utf-8"))["stages"]
     cohort = together["selection"]["clients"]
+    if situation.clients == cohort and not situation.start:  # both at once would be everybody, which is worth far less
+        cohort = together["selection"]["clients"] = 1
     passes = PASSES_ON if situation.start else PASSES
     together["rounds"] = passes * -(-situation.clients // cohort)
     together["evaluate_every"] = together["rounds"] // 3

@@ -13,7 +13,7 @@ from personae.experiment.overrides import absolute, apply, begins_anew
 from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 
-PACKED = (".zip", ".faces")  # faces in one file
+PACKED = (".zip", ".faces", ".rec", ".parquet", ".txt", ".lst", ".list")  # faces in one file
 DEEPEST = 20  # tables within each other, in a file
 LARGEST = 2**20  # bytes: a hundred times the longest recipe
 
@@ -22,7 +22,7 @@ def are_faces(path: Path) -> bool:
     """Whether a path means faces, and no experiment file and no recipe."""
     if (path / "config.json").is_file():
         raise ConfigError(f"{path} is a run: give the experiment file of it with --out {path} --resume to go on")
-    return path.is_dir() or (path.is_file() and path.suffix in PACKED)
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in PACKED)
 
 
 def read_experiment(

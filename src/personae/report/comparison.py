@@ -34,7 +34,8 @@ def compare(folders: Sequence[Path]) -> Comparison:
         except (ConfigError, DataError) as error:
             notes.append(Note(f"Left out: {error}.", "warning"))
             continue
-        best = verdict(found).best
+        judged = verdict(found)
+        best = judged.best or next(iter(judged.models[::-1]), None)  # of nothing but pooled training, the last
         if best is None:
             notes.append(Note(f"{name} is left out: nothing has been evaluated in it yet.", "warning"))
             continue
@@ -63,7 +64,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     )
     judged = verdict(merged, baseline=first)
     # What left and how long it took are of one stage of each run here, and say nothing together.
-    return Comparison(merged, replace(judged, sentences=judged.sentences[:1], remarks=()), notes, _differences(runs))
+    return Comparison(merged, replace(judged, sentences=judged.sentences[:1]), notes, _differences(runs))
 
 
 def differences_section(comparison: Comparison) -> Section:

@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from personae.files import write_text
-from personae.privacy.audit import PRIVACY_ATTACKS
+from personae.privacy.audit.finding import known_attacks
 from personae.report.privacy import (
     COLUMNS,
     FORGOTTEN,
@@ -105,7 +105,7 @@ def _attacks(run: Run) -> Iterator[str]:
     yield from _table(COLUMNS, attack_rows(run))
     yield from _table(
         ["attack", "the attacker has", "and tries", "how strong the attack is"],
-        [[each.name, each.has, each.tries, each.strength] for each in PRIVACY_ATTACKS.own.values()],
+        [[each.name, each.has, each.tries, each.strength] for each in known_attacks()],
     )
 
 

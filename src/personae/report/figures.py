@@ -1,9 +1,12 @@
 """The sections of a report that show figures, each with a summary for those who cannot see them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from personae.report.content import Figure, Section
+from personae.report.content import Figure, Note, Section
 from personae.report.plots import (
     GENUINE,
     IMPOSTOR,
@@ -16,12 +19,26 @@ from personae.report.plots import (
     roc_curves,
     score_histogram,
 )
-from personae.report.records import Run, StageRecord
+from personae.report.records import Record, Run, StageRecord
 from personae.report.table import DEVIATION, among_everybody, heading
+from personae.report.wording import unit_of
 from personae.words import counted
 
 MOST_BARS = 120
 PERSONAL = 1  # the dash of personal models
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training takes of the clients, in each round."""
+
+    title: str
+    axis: str
+    by_round: Callable[[Record], Counter[int]]
+
+
+VISITS = Cost("client visits", "client visits (one client in one round)", lambda record: record.visits)
+BYTES = Cost("bytes", "{unit} to and from clients", lambda record: record.traffic["up"] + record.traffic["down"])
 
 
 def key_of(run: Run, stage: str, *, personal: bool = False) -> Key:
@@ -46,29 +63,64 @@ def progress(run: Run) -> Section:
         if run.records[stage.name].loss
     ]
     if _is_curve(losses):
-        found.append(_over_rounds("Training loss", "loss", losses))
-    places = _benchmarks_over_rounds(run) | _clients_over_rounds(run)
+        found.append(_over("Training loss", "loss", losses))
+    places = benchmarks_over(run, _sharing(run)) | _clients_over_rounds(run)
     for metric in dict.fromkeys(metric for _, metric in places):
         drawn = {place: lines for (place, of), lines in places.items() if of == metric and _is_curve(lines)}
         limits = _shared([line for lines in drawn.values() for line in lines])
         for place, lines in drawn.items():
-            found.append(_over_rounds(f"{place}: {metric}", metric, lines, limits, metric=chosen(metric)))
+            found.append(_over(f"{place}: {metric}", metric, lines, limits, metric=chosen(metric)))
     return Section("curves", "Curves", "Loss and figures over the rounds.", figures=found)
 
 
-def _benchmarks_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
+def costs(run: Run) -> Section:
+    """Benchmarks over the clients' work and over bytes, where several models took some of both."""
+    found: list[Figure] = []
+    federated = [stage for stage in _sharing(run) if run.records[stage.name].visits.total()]
+    pooled = benchmarks_over(run, [stage for stage in run.stages if stage.pools_faces])
+    for cost in (VISITS, BYTES) if len(federated) > 1 else ():
+        places = benchmarks_over(run, federated, cost)
+        end = max((line.x[-1] for lines in places.values() for line in lines), default=0)
+        unit, size = unit_of(int(end)) if cost is BYTES else ("", 1)
+        for (place, metric), lines in places.items():
+            if not _is_curve(lines):
+                continue
+            level = [replace(line, x=[0, end], y=[line.y[-1]] * 2) for line in pooled.get((place, metric), [])]
+            drawn = [replace(line, x=[at / size for at in line.x]) for line in (*lines, *level)]
+            title, xlabel = f"{place}: {metric} over {cost.title}", cost.axis.format(unit=unit)
+            shown = _over(title, metric, drawn, _shared(drawn), metric=chosen(metric), xlabel=xlabel, whole=size == 1)
+            found.append(shown)
+    notes = [Note("A level line is where pooled training ended.")] if found and any(pooled.values()) else []
+    lead = "How good a model is after how much work of the clients, and after how many bytes."
+    return Section("costs", "Costs", lead, notes=notes, figures=found)
+
+
+def benchmarks_over(
+    run: Run, stages: Sequence[StageRecord], cost: Cost | None = None
+) -> dict[tuple[str, str], list[Line]]:
+    """By place and metric, over what was spent of something, or else over the rounds of each stage."""
     names = dict.fromkeys(
         name for record in run.records.values() for metrics in record.benchmarks.values() for name in metrics
     )
     found = {}
     for name in (name for name in names if not name.endswith(DEVIATION)):
         lines = []
-        for stage in _sharing(run):
-            known = {at: all_[name] for at, all_ in run.records[stage.name].benchmarks.items() if name in all_}
+        for stage in stages:
+            record = run.records[stage.name]
+            known = {at: all_[name] for at, all_ in record.benchmarks.items() if name in all_}
+            if known and cost:
+                spent = _added_up(record, cost)
+                known = {spent[at]: value for at, value in sorted(known.items())}
             if known:
                 lines.append(_line(key_of(run, stage.name), known))
         found[heading(name)] = lines
     return found
+
+
+def _added_up(record: Record, cost: Cost) -> list[int]:
+    """What had been spent after each round, from round 0 on, with what the stages before it took."""
+    before, by_round = sum(cost.by_round(each).total() for each in record.before), cost.by_round(record)
+    return list(accumulate((by_round[at] for at in range(record.last_round + 1)), initial=before))[1:]
 
 
 def _clients_over_rounds(run: Run) -> dict[tuple[str, str], list[Line]]:
@@ -161,16 +213,18 @@ def chosen(metric: str) -> str:
     return metric.removeprefix("1:1 ").removeprefix("1:N ")
 
 
-def _over_rounds(
+def _over(
     title: str,
     ylabel: str,
     lines: Sequence[Line],
     limits: tuple[float, float] | None = None,
     *,
     metric: str = "",
+    xlabel: str = "round",
+    whole: bool = True,
 ) -> Figure:
     last = (f"{line.key.label} ends at {f'{line.y[-1]:.1%}' if metric else f'{line.y[-1]:.4g}'}" for line in lines)
-    svg = curves(lines, ylabel, percent=bool(metric), limits=limits)
+    svg = curves(lines, ylabel, percent=bool(metric), limits=limits, xlabel=xlabel, whole=whole)
     return Figure(title, svg, f"{'; '.join(last)}.", metric=metric)
 
 

@@ -8,7 +8,7 @@ from personae.report.clusters import cluster_section
 from personae.report.comparison import Comparison, differences_section
 from personae.report.content import Note, Section
 from personae.report.fairness import fairness_section
-from personae.report.figures import chosen, legend, operating_points, per_client, progress, score_distributions
+from personae.report.figures import chosen, costs, legend, operating_points, per_client, progress, score_distributions
 from personae.report.first_screen import chart, disclosures, sent
 from personae.report.privacy import privacy_section
 from personae.report.records import Run, read_run
@@ -53,6 +53,7 @@ def _page(
         results(run, found),
         per_client(run),
         progress(run),
+        costs(run),
         operating_points(run),
         score_distributions(run),
         cluster_section(run),

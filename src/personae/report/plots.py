@@ -53,12 +53,23 @@ class Line:
 GENUINE, IMPOSTOR = Key("pairs of one person", 0), Key("pairs of two persons", 1)
 
 
-def curves(lines: Sequence[Line], ylabel: str, *, percent: bool, limits: tuple[float, float] | None = None) -> Markup:
-    """Lines over rounds; of a single value, a mark with its figure. `limits` are shared with other figures."""
-    rounds = [number for line in lines for number in line.x]
-    first, last = min(rounds, default=0), max(rounds, default=1)
-    beyond = 0.04 * max(1, last - first)
-    x = even(first - beyond, last + beyond, as_number, "round", whole=True)
+def curves(
+    lines: Sequence[Line],
+    ylabel: str,
+    *,
+    percent: bool,
+    limits: tuple[float, float] | None = None,
+    xlabel: str = "round",
+    whole: bool = True,
+) -> Markup:
+    """Lines over rounds, or over what else is counted; of a single value, a mark with its figure.
+
+    `limits` are shared with other figures. Only `whole` numbers are marked, unless there are others.
+    """
+    along = [number for line in lines for number in line.x]
+    first, last = min(along, default=0), max(along, default=1)
+    beyond = 0.04 * ((last - first) or 1)
+    x = even(first - beyond, last + beyond, as_number, xlabel, whole=whole)
     low, high = limits or _range([value for line in lines for value in line.y])
     plane = Plane(SMALL, x, even(low, high, as_percentage if percent else as_number, ylabel))
     for number, line in enumerate(lines):

@@ -1,18 +1,15 @@
 """Privacy of a run: who could see what, what bounds that, what attacks found, and what was forgotten."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from personae.core.events import PrivacySpent
-from personae.privacy.audit.finding import Finding
+from personae.privacy.audit.finding import Finding, known_attacks
 from personae.privacy.spent import in_words
 from personae.report.content import Note, Section, Table
 from personae.report.records import Run
 from personae.words import counted
-
-if TYPE_CHECKING:
-    from personae.privacy.audit import PrivacyAttack
 
 NOT_MEASURED = "not measured"
 COLUMNS = ("stage", "attack", "on", "figure", "found", "95%", "chance", "trials")
@@ -74,16 +71,9 @@ def privacy_section(run: Run) -> Section:
     return Section("privacy", "Privacy", lead, notes=notes, tables=[table for table in tables if table.rows])
 
 
-def _known() -> "Mapping[str, type[PrivacyAttack]]":
-    """Every attack. They are algorithms and take seconds to import, which a run without an audit need not wait."""
-    from personae.privacy.audit import PRIVACY_ATTACKS
-
-    return PRIVACY_ATTACKS.own
-
-
 def _attacks(run: Run) -> list[Table]:
     made = "Attacks that were made on this run. Chance is the figure of a guess."
-    assumed = [[each.name, each.has, each.tries, each.strength] for each in _known().values()]
+    assumed = [[each.name, each.has, each.tries, each.strength] for each in known_attacks()]
     return [
         Table(COLUMNS, list(attack_rows(run)), made, texts=4),
         Table(
@@ -165,7 +155,8 @@ def attack_rows(run: Run) -> Iterator[list[str]]:
             continue
         done = [finding for finding in made if finding.stage == stage.name]
         yield from ([labels[each.stage], *attack_row(each)[1:]] for each in done)
-        missing = [name for name in _known() if name not in {each.attack for each in done}]
+        tried = {each.attack for each in done}
+        missing = [each.name for each in known_attacks() if each.name not in tried]
         yield from ([stage.label, name, "–", "–", NOT_MEASURED, "–", "–", "–"] for name in missing)
 
 

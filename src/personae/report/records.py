@@ -74,6 +74,10 @@ class Record:
     """How often a client was (rejected or failed) for a reason: (what, client, reason)."""
     asked: Counter[str] = field(default_factory=Counter)
     """By client, in how many rounds it was to train."""
+    visits: Counter[int] = field(default_factory=Counter)
+    """By round, how many clients were to train."""
+    before: "tuple[Record, ...]" = ()
+    """Of the stages that it continues from, directly or not."""
     suspicions: dict[int, Suspicion] = field(default_factory=dict)
     """By round, who was suspected, left out or drawn back."""
     warnings: list[tuple[int, str]] = field(default_factory=list)
@@ -225,6 +229,9 @@ def read_run(folder: Path) -> Run:
     described = read_json(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
     stages = (*described, *(StageRecord(name, name) for name in records if name not in known))
+    for stage in stages:  # each after those that it continues from
+        if stage.after is not None:
+            records[stage.name].before = (*records[stage.after].before, records[stage.after])
     environment = read_json(folder / "environment.json", dict) if (folder / "environment.json").is_file() else {}
     optional = ("environment.json", "summary.json", "metrics.jsonl", "timing.jsonl", "ledger.jsonl", "evaluation")
     return Run(
@@ -262,6 +269,7 @@ def _add_event(record: Record, event: Event) -> None:
             }
             _add_clusters(record, "training", CLUSTERS, event.clients)
             record.asked.update(event.participants)
+            record.visits[event.round] = len(event.participants)
             for what, reasons in (("rejected", event.rejected), ("failed", event.failed)):
                 record.absences.update((what, client, reason) for client, reason in reasons.items())
         case GlobalEvaluation():
@@ -346,6 +354,9 @@ def _stages(summary: Mapping[str, Any]) -> tuple[StageRecord, ...]:
         )
         for stage in summary["stages"]
     )
-    if unknown := {stage.after for stage in stages} - {None} - {stage.name for stage in stages}:
-        raise ValueError(f"there is no stage {min(map(str, unknown))!r} to go on from")
+    earlier: set[str | None] = {None}
+    for stage in stages:
+        if stage.after not in earlier:
+            raise ValueError(f"there is no stage {str(stage.after)!r} to go on from")
+        earlier.add(stage.name)
     return stages

@@ -91,7 +91,8 @@ def verdict(run: Run, baseline: str | None = None) -> Verdict:
     best = _best(models, decisive)
     headings, rows = _table(models, questions, compared, decisive)
     other = compared if compared is not best else _second(models, best, decisive)
-    sentences = (*_who_won(best, other, decisive, so_far=bool(run.unfinished)), *_what_left(run), *_how_long(run))
+    won = _who_won(best, other, decisive, so_far=bool(run.unfinished)) or _nobody_won(run, models, decisive)
+    sentences = (*won, *_what_left(run), *_how_long(run))
     remarks = (*_pooled(models, best, decisive), *_own_models(models, questions))
     return Verdict(
         sentences=sentences,
@@ -271,7 +272,7 @@ def _best(models: Sequence[Model], question: Question | None) -> Model | None:
 
 def _who_won(best: Model | None, baseline: Model | None, question: Question | None, *, so_far: bool) -> tuple[str, ...]:
     if best is None or question is None:
-        return ("Nothing has been evaluated yet.",)
+        return ()
     method = f"{_quoted(best)} is the best method{' so far' if so_far else ''}"
     what = f"{method}: it recognises {_share(best, question)} of {question.heading} {question.at}"
     if baseline is None:
@@ -287,6 +288,18 @@ def _who_won(best: Model | None, baseline: Model | None, question: Question | No
         f"{what}, {abs(100 * gain.value):.1f} points {more} than {_quoted(baseline)} "
         f"({_share(baseline, question)}). This is not noise ({gain.bounds}).",
     )
+
+
+def _nobody_won(run: Run, models: Sequence[Model], question: Question | None) -> tuple[str, ...]:
+    """Why there is no method to speak of."""
+    pooled = [each for each in models if question and question.name in each.figures]
+    if question and pooled:
+        best = _best_of(pooled, question)
+        what = f"recognises {_share(best, question)} of {question.heading} {question.at}"
+        return (f"{_quoted(best)} {what}, with all faces in one place. There is no method beside it.",)
+    if any(record.clusters for record in run.records.values()):
+        return ("Nobody says who is on these photographs, so no figure tells how well a model recognises people.",)
+    return ("Nothing has been evaluated yet.",)
 
 
 def _what_left(run: Run) -> tuple[str, ...]:

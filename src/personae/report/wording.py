@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+UNITS = {unit: 1000**power for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
+
 
 def percent(rate: float) -> str:
     """`10%`, `0.1%`: without zeros at the end, and never as a power of ten."""
@@ -26,11 +28,12 @@ def joined(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
+def unit_of(count: int) -> tuple[str, int]:
+    """The unit that gives a short number of bytes, and how many it has."""
+    return next((each for each in UNITS.items() if count < 1000 * each[1]), ("TB", UNITS["TB"]))
+
+
 def size(count: int) -> str:
     """Bytes in the unit that gives a short number."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"
+    unit, of = unit_of(count)
+    return f"{count} B" if unit == "B" else f"{count / of:,.1f} {unit}"

@@ -20,7 +20,6 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from personae import ALGORITHMS, Network, cli, load_experiment
-from personae.commands import evaluation
 from personae.core.layout import Layout
 from personae.core.problem import Problem
 from personae.deployment.processes import free_port
@@ -501,7 +500,7 @@ def test_an_evaluation_that_is_stopped_can_go_on(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluation, "evaluate_all", stopped)
+    monkeypatch.setattr("personae.evaluation.suite.evaluate", stopped)
     faces, model = noisy_faces(tmp_path / "faces", 4, 2), weights(tmp_path / "model.safetensors")
     ended = personae("evaluate", model, "--on", faces)
     assert ended.code == 5

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,25 +16,29 @@ from personae.commands.catalogue import Catalogue
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.run import conduct
+from personae.privacy.audit import Audit, Finding, write_audit
+from personae.privacy.audit.finding import known_attacks
 
 HEAVY = {"torch", "scipy", "sklearn", "matplotlib", "pyarrow", "flwr", "pandas"}
 PROBE = """
 import json, sys
 from personae import cli
-sys.argv = ["personae", *json.loads(sys.argv[1])]
 code = 0
-try:
-    cli.main()
-except SystemExit as end:
-    code = end.code
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["personae", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = max(code, end.code or 0)
 print()
 print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 
 
-def imported(*words: str) -> tuple[int, set[str]]:
-    """The exit code of a command, and what it imported."""
-    ended = subprocess.run([sys.executable, "-c", PROBE, json.dumps(words)], capture_output=True, text=True, check=True)
+def imported(*words: str, after: Sequence[tuple[str, ...]] = ()) -> tuple[int, set[str]]:
+    """The exit code of a command, and what it imported; and the help of those that come `after` it."""
+    given = json.dumps([words, *((*command, "--help") for command in after)])
+    ended = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, check=True)
     code, names = json.loads(ended.stdout.splitlines()[-1])
     return code, set(names)
 
@@ -58,13 +63,34 @@ def test_what_is_wrong_with_the_text_of_an_experiment_is_told_at_once(
     assert (code, names & HEAVY) == (2, set())
 
 
-@pytest.mark.parametrize(("algorithm", "heavy"), [("marginn = 3", set()), ("margin = 3", {"torch"})])
-def test_keys_of_algorithms_are_checked_without_pytorch_and_values_with_it_alone(
-    tmp_path: Path, algorithm: str, heavy: set[str]
+def every_command() -> list[tuple[str, ...]]:
+    found = dict(Catalogue())
+    inside = [(name, each) for name, command in found.items() for each in getattr(command, "commands", ())]
+    return [*((name,) for name in found), *inside]
+
+
+def test_help_of_no_command_imports_anything_heavy():
+    """In one process: what one of them imports is there for the next."""
+    code, names = imported("--help", after=every_command())
+    assert (code, names & HEAVY) == (0, set())
+
+
+@pytest.mark.parametrize(
+    ("command", "algorithm", "heavy"),
+    [
+        ("run", "marginn = 3", set()),
+        ("run", "margin = 3", set()),
+        ("run", "training = { lr = 'fast' }", set()),
+        ("deal", "training = { lr = 'fast' }", set()),
+        ("run", "training = { lr = -1.0 }", {"torch"}),
+    ],
+)
+def test_keys_and_kinds_of_algorithms_are_checked_without_pytorch_and_values_with_it_alone(
+    tmp_path: Path, command: str, algorithm: str, heavy: set[str]
 ):
     path = tmp_path / "exp.toml"
     path.write_text(f'name = "x"\n[[stages]]\nname = "a"\nalgorithm = {{ name = "fedpe", {algorithm} }}\n')
-    code, names = imported("run", str(path))
+    code, names = imported(command, str(path))
     assert (code, names & HEAVY) == (2, heavy)
 
 
@@ -80,8 +106,11 @@ def test_a_report_is_drawn_without_pytorch(faces_cache: Path, tmp_path: Path):
     """What a report needs of a run is in its records, which say what the kinds of payload mean, too."""
     experiment = load_experiment("quick", [*TINY, "stages.pretrain.rounds=1", "stages.federate.rounds=1"])
     conduct(experiment.model_copy(update={"stages": experiment.stages[:2]}), tmp_path, Execution(cache=faces_cache))
-    code, names = imported("report", str(tmp_path))
-    assert (code, names & HEAVY) == (0, {"scipy"})
+    finding = Finding(attack="membership", stage="federate", target="people", figure="AUC", value=0.5, chance=0.5)
+    write_audit(tmp_path, Audit(known_attacks(), (finding,)))
+    for command in ("report", "dpia"):
+        code, names = imported(command, str(tmp_path))
+        assert (code, names & HEAVY) == (0, {"scipy"}), command
     assert (tmp_path / "report.html").is_file()
 
 

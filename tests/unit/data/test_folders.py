@@ -24,6 +24,7 @@ from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces
 from personae.models import Network
+from personae.models.weights import save_weights
 from personae.recognition.gallery import Gallery
 
 
@@ -353,6 +354,11 @@ def test_what_inspect_recommends_runs_as_it_is_printed(tmp_path: Path, shape: st
     else:
         (command,) = map(shlex.split, commands)
     assert command[:2] == ["personae", "run"]
+    assert ("MODEL" in command) == (shape not in ("many", "domains"))
+    if "MODEL" in command:
+        network = Network(name="small", embedding=8, height=32, width=32)
+        command[command.index("MODEL")] = str(tmp_path / "model.safetensors")
+        save_weights(tmp_path / "model.safetensors", network, network.build().state_dict())
     told = tell(*command[1:], "--dry-run", "--workers", 1)
     assert told.exit_code == 0, told.output
     assert "clients" in told.output

@@ -9,6 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from personae.cli import app
+from personae.data import pack_faces
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
@@ -70,8 +71,15 @@ def test_from_scratch_the_recommended_recipe_with_people_held_out(faces: Path, t
     assert experiment.stages[0].algorithm == recipe.stages[0].algorithm
     assert experiment.data.private.identities == experiment.data.heldout.first == 40
     assert (experiment.partition.clients, experiment.stages[0].rounds) == (4, 18 * 2)
-    assert "of 40 people to train with, shared by 4 clients" in found.why
+    assert found.why.startswith(
+        "mine has 200 photographs of 50 people: 10 are held out for the test, and 4 clients share"
+    )
     assert "from scratch" in found.why
+    assert "small cohorts" in found.why
+    two = proposed(faces, tmp_path, clients=2)
+    assert two.experiment.stages[0].rounds == 18 * 2
+    assert two.experiment.stages[0].selection == {"name": "passes", "clients": 1}
+    assert "one client after the other" in two.why
 
 
 def test_a_model_to_begin_with_means_small_steps(faces: Path, public: Path, weights: Path, tmp_path: Path) -> None:
@@ -86,12 +94,21 @@ def test_a_model_to_begin_with_means_small_steps(faces: Path, public: Path, weig
     assert proposed(faces, tmp_path, weights=weights).experiment.network == TINY
 
 
+def test_public_faces_beside_weights_are_left_out(faces: Path, public: Path, weights: Path, tmp_path: Path) -> None:
+    found = proposed(faces, tmp_path, weights=weights, public=public)
+    assert found.experiment.data.public is None
+    assert "the public faces are left out, as the weights take their place" in found.why
+
+
 def test_clients_with_few_people_get_fedface_and_are_told_that_templates_leave(
     faces: Path, weights: Path, tmp_path: Path
 ) -> None:
     found = proposed(faces, tmp_path, clients=20, weights=weights)
     assert methods(found) == ["fedface"]
     assert "templates of people, and they leave" in found.why
+    assert "keep what you begin with" in found.why
+    every = proposed(faces, tmp_path, clients=50, weights=weights)
+    assert "40 clients share the other 40, since 50 would be more than there are people left" in every.why
     with pytest.raises(ConfigError, match="give --weights or --public, or fewer --clients"):
         proposed(faces, tmp_path, clients=20)
     with pytest.raises(ConfigError, match=r"--clients 51: .* has 50 people"):
@@ -105,8 +122,20 @@ def test_without_labels_clients_group_their_photographs(weights: Path, tmp_path:
     found = proposed(tmp_path / "flat", tmp_path, weights=weights)
     assert methods(found) == ["cluster", "unsupervised"]
     assert "nobody says of whom" in found.why
+    assert "Only weights and figures leave" in found.why
     with pytest.raises(ConfigError, match=r"nobody says who is on these photographs.* give --weights or --public"):
         proposed(tmp_path / "flat", tmp_path)
+
+
+def test_faces_in_one_file_have_a_proposal_too(faces: Path, tmp_path: Path) -> None:
+    pack_faces(faces, tmp_path / "mine.faces", height=40, width=40)
+    found = proposed(tmp_path / "mine.faces", tmp_path, network=None)
+    assert (found.experiment.network.height, found.experiment.network.width) == (40, 40)
+    listed = [f"{path.relative_to(faces.parent)} {path.parent.name}\n" for path in faces.rglob("*.png")]
+    (faces.parent / "list.txt").write_text("".join(listed))
+    told = CliRunner().invoke(app, ["run", str(faces.parent / "list.txt"), "--dry-run"])
+    assert told.exit_code == 0, told.exception
+    assert "4 clients" in told.stdout
 
 
 def test_one_person_and_no_person_are_too_few(tmp_path: Path) -> None:

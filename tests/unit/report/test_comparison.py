@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakeruns import Page, described, edit, fake_run, resample
+from fakeruns import Page, described, edit, fake_run, resample, write_lines
 from personae.errors import ConfigError
 from personae.report.comparison import compare
+from personae.report.figures import BYTES, VISITS, benchmarks_over, costs
 from personae.report.html import write_comparison
+from personae.report.records import read_run
+from personae.report.verdict import Role
 
 
 @pytest.fixture
@@ -97,6 +100,59 @@ def test_the_page_overlays_the_runs(pair, tmp_path):
     (roc,) = [value for _, value in page.attributes if value and value.startswith("heldout: ROC")]
     assert "one: federated" in roc
     assert "other: federated" in roc
+
+
+def test_models_are_drawn_over_the_work_of_clients_and_over_bytes(pair, tmp_path):
+    """The second run asks one client of five a round, and goes on from a stage that had asked one, too."""
+    for name, keep in (("metrics", lambda line: True), ("ledger", lambda line: line["client"] == "client-000")):
+        path = pair[1] / f"{name}.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line.get("event") == "round" and line["stage"] != "central":
+                line["participants"] = ["client-000"]
+        write_lines(path, [line for line in lines if keep(line)])
+    described(pair[1], federate={"after": "pretrain"})
+    comparison = compare(pair)
+    everybody, one = benchmarks_over(comparison.run, comparison.run.stages, VISITS)["heldout", "TAR at FAR 1%"]
+    assert everybody.x == [0, 5, 10, 15, 20, 25]
+    assert one.x == [4, 5, 6, 7, 8, 9]  # four rounds of the stage before
+    assert one.y == everybody.y
+    bytes_ = benchmarks_over(comparison.run, comparison.run.stages, BYTES)["heldout", "TAR at FAR 1%"]
+    each = 2 * 1_234_567 + 20_480 + 8
+    assert [line.x for line in bytes_] == [[5 * each * at for at in range(6)], [each * at for at in range(6)]]
+    write_comparison(comparison, tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    shown = [value for _, value in page.attributes if value and value.startswith("heldout: TAR at FAR 1% over")]
+    assert [value.partition(".")[0] for value in shown] == [
+        "heldout: TAR at FAR 1% over client visits",
+        "heldout: TAR at FAR 1% over bytes",
+    ]
+    assert "MB to and from clients" in page.words
+
+
+def test_pooled_training_is_a_level_line_beside_what_clients_do(pair):
+    """It takes no work of theirs, and of one federated model the rounds say as much."""
+    run = read_run(pair[0])
+    assert not costs(run)
+    described(pair[0], pretrain={"federated": True, "discloses": ["ModelState"]})
+    lines = [json.loads(line) for line in (pair[0] / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["event"] == "round" and line["stage"] == "pretrain":
+            line["participants"] = ["client-000"]
+    write_lines(pair[0] / "metrics.jsonl", lines)
+    section = costs(read_run(pair[0]))
+    assert [note.text for note in section.notes] == ["A level line is where pooled training ended."]
+    assert all("central ends at" in figure.summary for figure in section.figures)
+
+
+def test_a_run_of_pooled_training_is_shown_beside_the_others_and_does_not_compete(pair):
+    described(pair[1], **{stage: {"pools_faces": True, "federated": False} for stage in ("pretrain", "federate")})
+    edit(pair[1], "central", lambda result: result.update(faces="the same"))
+    found = compare(pair)
+    assert not found.notes
+    assert [row.label for row in found.verdict.rows if row.role is Role.POOLED] == ["other: central"]
+    assert found.verdict.best.label == "one: federated"
+    assert found.verdict.remarks[0].startswith("Training on all faces in one place (“other: central”) reaches 50.0%")
 
 
 def test_runs_of_one_name_go_by_their_paths(pair, tmp_path):

@@ -354,7 +354,7 @@ def test_a_kind_of_payload_that_is_not_described_in_words_is_named_by_its_file(t
         write_report(tmp_path)
 
 
-@pytest.mark.parametrize("after", [True, "other"])
+@pytest.mark.parametrize("after", [True, "other", "one"])
 def test_a_stage_after_none_that_is_there_is_named_by_its_file(tmp_path, after):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "summary.json").write_text(json.dumps({"stages": [{"name": "one", "after": after}]}))

@@ -141,6 +141,24 @@ def test_a_run_without_figures(tmp_path):
     assert (found.rows, found.best) == ((), None)
 
 
+def test_pooled_training_alone_is_no_method_and_has_its_figure(folder):
+    resample(folder, {"pretrain": 0.4, "federate": 0.3, "central": 0.2}, spread=0.01)
+    described(folder, **{stage: {"pools_faces": True, "federated": False} for stage in ("pretrain", "federate")})
+    found = judged(folder)
+    assert found.best is None
+    assert found.sentences[0] == (
+        "“pre-trained” recognises 40.0% of new people at 1% false accepts, with all faces in one place. "
+        "There is no method beside it."
+    )
+
+
+def test_of_faces_without_labels_no_figure_says_how_good_a_model_is(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    event = {"event": "round", "stage": "cluster", "round": 1, "participants": ["a"], "rejected": {}, "failed": {}}
+    write_lines(tmp_path / "metrics.jsonl", [event | {"scalars": {}, "clients": {"a": {"clusters/number": 3.0}}}])
+    assert judged(tmp_path).sentences[0].startswith("Nobody says who is on these photographs")
+
+
 def test_differences_by_hand():
     one, other = Measured.over_clients({"a": 0.5, "b": 0.7}), Measured.over_clients({"a": 0.4, "b": 0.4, "c": 1.0})
     assert difference(one, other).value == pytest.approx(0.2)  # of those that both have

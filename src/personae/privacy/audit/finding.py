@@ -9,6 +9,7 @@ from scipy.special import betaincinv
 
 from personae.errors import DataError
 from personae.files import from_json, write_text
+from personae.written import register
 
 FILE = "audit.json"  # in the folder of a run
 AUC = "AUC"
@@ -46,6 +47,13 @@ class Described:
     has: str
     tries: str
     strength: str
+
+
+def known_attacks() -> tuple[Described, ...]:
+    """Those of this package, read from their text: they are algorithms, and take seconds to import."""
+    words = ("name", "has", "tries", "strength")
+    kinds = register("personae.privacy.audit", "PRIVACY_ATTACKS").own.values()
+    return tuple(Described(**{each: kind.words(each) for each in words}) for kind in kinds)
 
 
 @dataclass(frozen=True)
