@@ -10,7 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import triggers
-from attacks import BEYOND, DOCS, FIRST, REST, RESULTS, RULES, SEEDS, SEND_ROWS, SYSTEMS, TRIGGERS, Cells, Job, cells
+from attacks import (
+    BEYOND,
+    DOCS,
+    FIRST,
+    FURTHER,
+    REST,
+    RESULTS,
+    RULES,
+    SEEDS,
+    SEND_ROWS,
+    SYSTEMS,
+    TRIGGERS,
+    Cells,
+    Job,
+    cells,
+)
 from personae.files import write_text
 from personae.words import counted
 
@@ -40,10 +55,8 @@ def tables(found: Cells) -> dict[str, str]:
         "deeds": _deeds(found),
         "triggers": triggers.table(triggers.RESULTS),
         "points lost, the rest": _points(found, 0.2, 10, REST, beside),
-        "points lost, further rules": _points(found, 0.2, 10, FIRST, ("off", "trimmed-mean", "geometric-median")),
-        "strangers accepted, further rules": _accepted(
-            found, 0.2, 10, FIRST, ("off", "trimmed-mean", "geometric-median")
-        ),
+        "points lost, further rules": _points(found, 0.2, 10, FIRST, ("off", *FURTHER)),
+        "strangers accepted, further rules": _accepted(found, 0.2, 10, FIRST, ("off", *FURTHER)),
     }
     for clients in (10, 40):
         for share in (0.1, 0.2, 0.3):

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from personae.aggregation.stack import stacked
 from personae.core.aggregation import Aggregation, Vectors, Workbench
-from personae.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +17,8 @@ class MultiKrum(Aggregation):
     name: ClassVar[str] = "multi-krum"
 
     faulty: int
-    """f: how many clients of a round may send anything; fewer than half of those that are asked."""
+    """f: how many clients of a round may send anything; fewer than half of those that are asked. If so many answers are
+    refused or missing that f would be half of the rest, it is the most that is less than half of them."""
 
     def __post_init__(self) -> None:
         if self.faulty < 0:
@@ -30,12 +30,7 @@ class MultiKrum(Aggregation):
 
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         with stacked(vectors, bench) as stack:
-            kept = stack.count - self.faulty
-            if stack.count < self.least:
-                raise ConfigError(
-                    f"multi-krum: {stack.count} updates were accepted, and with faulty = {self.faulty} it needs "
-                    f"{self.least}; lower faulty or ask more clients"
-                )
+            kept = stack.count - min(self.faulty, (stack.count - 1) // 2)  # nobody ends a run by being refused
             products = stack.products(around)
             lengths = products.diagonal()
             distances = lengths[:, None] + lengths[None, :] - 2 * products

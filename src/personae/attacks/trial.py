@@ -47,6 +47,8 @@ class Trial:
 
     attack: Attack
     attackers: tuple[str, ...]
+    folder: Path
+    """Of the attacked run."""
     honest: Standing
     attacked: Standing
     done: dict[str, Counter[str]] = field(default_factory=dict)
@@ -60,15 +62,18 @@ def try_attack(experiment: Experiment, out: Path, attack: Attack, share: float, 
     plot.stages(experiment.recipe)  # says so where it cannot be tried
     materials = Materials(experiment, execution)
     attackers = plot.attackers(materials.clients)
+    execution.notify("first the honest run")
     conduct(experiment, out / "honest", execution, resume=True)
     folder = out / f"{attack.name}-{share:g}-x{attack.scale:g}"
+    execution.notify(f"now the same with {attack.name} by {', '.join(attackers)}")
     try:
         conduct(experiment, folder, execution, connect=partial(infiltrated, plot=plot))
     except (Diverged, QuorumLost) as error:
         attacked = Standing(ended=str(error))
     else:
         attacked = standing(folder, experiment, materials, plot)
-    return Trial(attack, attackers, standing(out / "honest", experiment, materials, plot), attacked, deeds(folder))
+    honest = standing(out / "honest", experiment, materials, plot)
+    return Trial(attack, attackers, folder, honest, attacked, deeds(folder))
 
 
 def up_to_the_last_federated(experiment: Experiment) -> Experiment:

@@ -21,12 +21,14 @@ Reason = Annotated[str, typer.Option(help="Why; kept with the decision.")]
 @app.command()
 def exclude(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
     """Exclude clients from a run from its next round on, and forget what is kept under their names."""
+    _require_unfinished(run)
     _tell(Exclusions.of(run).decide(exclude=clients, clients=_known(run), reason=reason))
 
 
 @app.command()
 def include(run: RunFolder, clients: Clients, reason: Reason = "") -> None:
     """Let excluded clients take part again."""
+    _require_unfinished(run)
     _tell(Exclusions.of(run).decide(include=clients, clients=_known(run), reason=reason))
 
 
@@ -45,6 +47,16 @@ def _known(run: Path) -> list[str]:
             elif isinstance(event, PersonalEvaluation):
                 found |= dict.fromkeys(event.clients)
     return sorted(found)
+
+
+def _require_unfinished(run: Path) -> None:
+    """A decision about a run without a next round would change nothing, and say that it does."""
+    plan = run / "summary.json"
+    stages = read_json(plan, lambda known: [str(stage["name"]) for stage in known["stages"]]) if plan.is_file() else []
+    if stages and all((run / "evaluation" / f"{name}.json").is_file() for name in stages):
+        raise ConfigError(
+            f"{run}: this run is finished, so it has no next round; `personae forget` trains it again without a client"
+        )
 
 
 def _tell(decisions: list[Decision]) -> None:

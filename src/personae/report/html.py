@@ -12,7 +12,7 @@ from personae.report.figures import chosen, costs, legend, operating_points, per
 from personae.report.first_screen import chart, disclosures, sent
 from personae.report.privacy import privacy_section
 from personae.report.records import Run, read_run
-from personae.report.sections import faces, notices, results, setting, timing, traffic
+from personae.report.sections import defence, faces, notices, results, setting, timing, traffic
 from personae.report.table import heading
 from personae.report.templates import metrics_of, render
 from personae.report.verdict import Verdict, verdict
@@ -62,6 +62,7 @@ def _page(
         privacy_section(run),
         traffic(run),
         timing(run),
+        defence(run),
         *ends,
     )
     sections = [section for section in every if section]

@@ -17,6 +17,7 @@ from personae.words import counted
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100
 MOST_ROUNDS = 500  # of suspicion that are shown
+TOLD = 0.05  # a score that one decimal shows as zero says nothing
 
 
 def notices(run: Run) -> list[Note]:
@@ -178,11 +179,20 @@ def timing(run: Run) -> Section:
     head = ["stage", "algorithm", "rounds", "time", "per round"]
     tables = [Table(head, rows, "Training, without the time that tests took.", texts=2)] if rows else []
     absent = _absences(run)
-    tables += [table for table in (absent, _suspects(run)) if table]
+    tables += [absent] if absent else []
     notes = [] if absent or not rows else [Note("No update was rejected, and no client failed.")]
-    folded = [("Suspicion in every round", table)] if (table := _suspicion_by_round(run)) else []
-    lead = "Rounds, time, and clients that failed."
-    return Section("timing", "Timing", lead, notes=notes, tables=tables, folded=folded)
+    return Section("timing", "Timing", "Rounds, time, and clients that failed.", notes=notes, tables=tables)
+
+
+def defence(run: Run) -> Section:
+    """Whom the server suspected, what it did about their updates, and what would have been without that."""
+    suspects, rounds = _suspects(run), _suspicion_by_round(run)
+    federated = any(stage.federated for stage in run.stages)
+    notes = [Note("No update was left out for suspicion or made smaller.")] if federated and not suspects else []
+    tables = [suspects] if suspects else []
+    folded = [("Suspicion in every round", rounds)] if rounds else []
+    lead = "Clients that the server suspected, and what it did about their updates."
+    return Section("defence", "Defence", lead, notes=notes, tables=tables, folded=folded)
 
 
 def _absences(run: Run) -> Table | None:
@@ -207,18 +217,18 @@ def _suspects(run: Run) -> Table | None:
         found = run.records[stage.name].suspicions
         for client in sorted({name for each in found.values() for name in (*each.left_out, *each.drawn_back)}):
             left_out = [round_ for round_, each in found.items() if client in each.left_out]
-            factors = [value for each in found.values() for value in each.drawn_back.get(client, {}).values()]
+            factors = [min(each.drawn_back[client].values()) for each in found.values() if client in each.drawn_back]
             last = found[left_out[-1]].left_out[client] if left_out else "–"
             highest = max(each.scores.get(client, 0.0) for each in found.values())
             smallest = f"{min(factors):.2g}" if factors else "–"
             rows.append([stage.label, client, last, f"{highest:.1f}", str(len(left_out)), str(len(factors)), smallest])
     if not rows:
         return None
-    head = ["stage", "client", "suspected because", "highest score", "left out", "drawn back", "to"]
+    head = ["stage", "client", "suspected because", "highest score", "rounds left out", "rounds drawn back", "to"]
     caption = (
-        "Updates that the server left out or made smaller (docs/concepts/security.md). A client whose score "
-        "is above the bound (firewall.suspicion) is left out until its score falls again. `personae exclude` excludes "
-        "a client for good, and `personae include` lets it in again."
+        "Updates that the server left out, or drew back to this part of themselves (docs/concepts/security.md). A "
+        "client whose score is above the bound (firewall.suspicion) is left out until its score falls again. "
+        "`personae exclude` excludes a client for good, and `personae include` lets it in again."
     )
     return Table(head, rows[:MOST_ABSENCES], caption, texts=3)
 
@@ -228,7 +238,10 @@ def _suspicion_by_round(run: Run) -> Table | None:
     rows = []
     for stage in run.stages:
         for round_, each in sorted(run.records[stage.name].suspicions.items()):
-            scores = sorted(each.scores.items(), key=lambda item: -item[1])
+            told = {client: score for client, score in each.scores.items() if score >= TOLD}
+            if not (told or each.left_out or each.drawn_back):
+                continue
+            scores = sorted(told.items(), key=lambda item: -item[1])
             figures = [
                 f"{found[name]:.3g}" if name in found else "–"
                 for name in ("step", "separation")

@@ -43,7 +43,8 @@ def falls_of(run: Run) -> list[str]:
 def counted_for_less(run: Run) -> list[str]:
     """Clients that were drawn back in most rounds and never left out, and what to change if they are honest.
 
-    So looks a client that has far more faces than the others, and the shared model may be worse without them.
+    So looks a client that has far more faces than the others, and the shared model may be worse without them. So does
+    an attacker that pushes hard.
     """
     return [line for stage in run.stages for line in _drawn_back(stage.label, run.records[stage.name])]
 
@@ -61,8 +62,8 @@ def _drawn_back(stage: str, record: Record) -> Iterator[str]:
         if told:
             more = [f"{len(told) - NAMED} more"] if len(told) > NAMED else []
             yield (
-                f"{stage}: {words}: {joined([*told[:NAMED], *more])}. If you trust them, raise firewall.{setting} "
-                "(docs/concepts/security.md)"
+                f"{stage}: {words}: {joined([*told[:NAMED], *more])}. If you trust them, raise firewall.{setting}; "
+                "attackers look the same (docs/concepts/security.md)"
             )
 
 

@@ -7,7 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from personae.attacks.trial import Standing, Trial
+from personae.attacks.trial import FAR, Standing, Trial
 from personae.console import output
 from personae.errors import NO_MATCH
 from personae.experiment.triggers import SUSPICIOUS, TriggerReport
@@ -39,6 +39,9 @@ def trial(found: Trial, folder: Path, as_json: bool) -> None:
     for name, standing in (("honest", found.honest), (found.attack.name, found.attacked)):
         table.add_row(name, *_cells(standing, backdoor))
     output.print(table)
+    if backdoor:
+        whom = "pairs of strangers who wear the trigger" if found.attack.trigger else "the intruder as the victim"
+        say(f"Backdoor accepted: {whom}, at the threshold that accepts {FAR:.0%} of other strangers.")
     if found.attacked.ended:
         say(f"the attacked run ended: {found.attacked.ended}")
     say(f"attackers: {', '.join(found.attackers)}")
@@ -48,6 +51,7 @@ def trial(found: Trial, folder: Path, as_json: bool) -> None:
     if not found.done:
         say("the server noticed nothing")
     say(f"runs: {folder}")
+    say(f"by round, with what would have been without the defence: personae report {found.folder}")
 
 
 def _cells(standing: Standing, backdoor: bool) -> list[str]:

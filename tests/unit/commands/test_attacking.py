@@ -57,6 +57,9 @@ def test_an_attack_is_run_beside_an_honest_run(tmp_path: Path, faces_cache: Path
     assert not (out / "honest" / "models" / "central.safetensors").exists()  # no attacker reaches it
     shown = CliRunner().invoke(app, [*words, "--scale", "1"], catch_exceptions=False).stdout
     assert "backdoor accepted" in shown
+    assert "pairs of strangers who wear the trigger, at the threshold that accepts 1% of other strangers" in shown
+    report = shown.replace("\n", "").partition("personae report ")[2]
+    assert Path(report).resolve() == (out / "backdoor-0.34-x1").resolve()
     assert "attackers: " in shown
     with pytest.raises(ConfigError, match="this attack was tried already"):
         CliRunner().invoke(app, [*words, "--scale", "4"], catch_exceptions=False)
@@ -125,7 +128,15 @@ def test_clients_are_put_out_of_a_run_and_let_in_again(tmp_path: Path):
     said = runner.invoke(app, ["include", str(tmp_path), "bob"], catch_exceptions=False).stdout
     assert said == "bob takes part again from the next round on\n"
     assert Exclusions.of(tmp_path).names() == frozenset()
+    (tmp_path / "summary.json").write_text('{"stages": [{"name": "federate"}, {"name": "tune"}]}')
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "federate.json").write_text("{}")  # the last stage is still to come
     with pytest.raises(ConfigError, match="no client 'max' in this run; there are ann, bob, eve"):
         runner.invoke(app, ["exclude", str(tmp_path), "max"], catch_exceptions=False)
     with pytest.raises(ConfigError, match="there is no run here"):
         runner.invoke(app, ["exclude", str(tmp_path / "elsewhere"), "max"], catch_exceptions=False)
+    (tmp_path / "evaluation" / "tune.json").write_text("{}")
+    for command in ("exclude", "include"):
+        with pytest.raises(ConfigError, match="this run is finished, so it has no next round; `personae forget`"):
+            runner.invoke(app, [command, str(tmp_path), "bob"], catch_exceptions=False)
+    assert Exclusions.of(tmp_path).names() == frozenset()

@@ -15,6 +15,7 @@ from personae.layers import Carry
 from personae.parts.public import PublicSampling
 from personae.report.html import write_report
 from personae.report.records import read_run
+from personae.report.sections import defence
 from personae.report.warnings import warnings_of
 from personae.screen import results as screen
 from toys import TRAINING, Rehearsal, cut_off, quickly, stage_of
@@ -227,7 +228,7 @@ def test_a_client_that_counts_for_less_in_most_rounds_is_told_with_what_to_chang
     told = warnings_of(read_run(run))
     assert told == [
         "fedpe: clients with far more images than the others did not count in full: ann (11% in 3 of 4 rounds). If you "
-        "trust them, raise firewall.samples_multiple (docs/concepts/security.md)"
+        "trust them, raise firewall.samples_multiple; attackers look the same (docs/concepts/security.md)"
     ]
     screen.models(run, run / "report.html", as_json=False)
     assert capsys.readouterr().out.startswith(f"- {told[0]}")
@@ -247,3 +248,22 @@ def test_the_report_has_them(tmp_path: Path):
         '{"event": "warning", "stage": "federate", "round": 3, "text": "few people are told apart"}\n'
     )
     assert warnings_of(read_run(tmp_path)) == ["federate, round 3: few people are told apart"]
+
+
+def test_the_report_says_in_how_many_rounds_whose_update_was_drawn_back(tmp_path: Path):
+    """Two quantities of one round are one round, and a score that is shown as zero is no suspicion."""
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}]}, {"fedpe": None})
+    assert [note.text for note in defence(read_run(run)).notes] == [
+        "No update was left out for suspicion or made smaller."
+    ]
+    both = {"ann": {"number of samples": 0.11, "update": 0.3}}
+    write_suspicions(run, [both, both, {}])
+    section = defence(read_run(run))
+    assert (section.title, section.notes) == ("Defence", [])
+    (table,) = section.tables
+    assert [dict(zip(table.head, row, strict=True)) for row in table.rows] == [
+        {"stage": "fedpe", "client": "ann", "suspected because": "–", "highest score": "0.0"}
+        | {"rounds left out": "0", "rounds drawn back": "2", "to": "0.11"}
+    ]
+    ((_, rounds),) = section.folded
+    assert [row[1] for row in rounds.rows] == ["1", "2"]
