@@ -17,6 +17,7 @@ from personae.core.mechanism import Observer, Unit
 from personae.errors import DataError
 
 Figures = Mapping[str, float]  # by name
+Whole = Annotated[int, Field(ge=0, lt=2**63)]  # a larger one is damage, and no float can hold it
 RecordName = Literal["metrics", "ledger", "timing"]
 
 
@@ -42,7 +43,7 @@ class Event(Entry):
     record = "metrics"
     event: str
     stage: str
-    round: int
+    round: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +137,11 @@ class Transfer(Entry):
 
     record = "ledger"
     stage: str
-    round: int
+    round: Whole
     client: str
     direction: Literal["down", "up"]
     payload: str
-    bytes: int
+    bytes: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ class Admission(Entry):
 
     record = "ledger"
     stage: str
-    round: int
+    round: Whole
     client: str
     admitted: bool
 
@@ -160,8 +161,8 @@ class RoundTime(Entry):
 
     record = "timing"
     stage: str
-    round: int
-    seconds: float
+    round: Whole
+    seconds: FiniteFloat
 
 
 EntryT = TypeVar("EntryT", bound=Entry)

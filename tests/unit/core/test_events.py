@@ -105,3 +105,16 @@ def test_what_is_no_event_is_told_by_its_line(line: dict[str, object], reason: s
 
 def test_a_line_that_is_still_being_written_does_not_count():
     assert list(entries(RoundTime, [b'{"stage": "a", "round": 1, "seconds": 1.0}'], "here")) == []
+
+
+@pytest.mark.parametrize(("entry", "line"), LINES, ids=lambda item: type(item).__name__)
+@pytest.mark.parametrize("number", ["9" * 400, "-1"])
+def test_numbers_that_no_run_writes_are_damage(entry: Entry, line: str, number: str):
+    """A report makes floats of them, and none can hold a number of 400 digits."""
+    damaged = line.replace('"round": 2', f'"round": {number}')
+    assert damaged != line
+    with pytest.raises(DataError, match="^here, line 1, cannot be read: .*round"):
+        read(type(entry), damaged.encode())
+    if isinstance(entry, Transfer):
+        with pytest.raises(DataError, match="^here, line 1, cannot be read: .*bytes"):
+            read(Transfer, line.replace('"bytes": 8', f'"bytes": {number}').encode())
