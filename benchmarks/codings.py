@@ -1,7 +1,7 @@
 """What a coding costs in quality, and saves in bytes: TAR by round and by bytes that crossed.
 
-    python benchmarks/codings.py run [--rounds 24] [--seeds 0 1]
-    python benchmarks/codings.py table
+    python benchmarks/codings.py run [--rounds 24] [--seeds 0 1 2]
+    python benchmarks/codings.py table [--seeds 0 1 2]
 
 FedPE on synthetic people, in one process: every request and every answer is written and read again in the coding, as
 over a network, and bytes are those of the ledger. Each way is a file in `--out`. One that is there is not run again.
@@ -26,7 +26,9 @@ from personae.runtime.transport import Answer, Failure, Request
 WAYS: dict[str, tuple[str, float | None]] = {  # -> the coding, and the share of the layer top-k
     "exact": ("exact", None),
     "fp16": ("fp16", None),
+    "bf16": ("bf16", None),
     "delta-fp16": ("delta-fp16", None),
+    "delta-bf16": ("delta-bf16", None),
     "delta-int8": ("delta-int8", None),
     "top-k, 10%": ("changed", 0.1),
     "top-k, 1%": ("changed", 0.01),
@@ -102,22 +104,43 @@ def place(out: Path, way: str, seed: int) -> Path:
     return out / f"codings-{way.replace(', ', '-').replace('%', '')}-{seed}.json"
 
 
-def table(out: Path, seed: int) -> Iterator[str]:
-    """TAR at the end, and what had crossed when it first was where the exact run ended, less two points."""
-    cells = {way: json.loads(path.read_text()) for way in WAYS if (path := place(out, way, seed)).exists()}
-    goal = best(cells["exact"])[-1][1] - 0.02
-    yield f"| way | down in a round | up in a round | best TAR | rounds to {100 * goal:.1f}% | bytes to it: down | up |"
+def table(out: Path, seeds: list[int]) -> Iterator[str]:
+    """The best TAR, and what had crossed when it first was where the exact run of its seed ended, less two points."""
+    found = {
+        (way, seed): json.loads(place(out, way, seed).read_text())
+        for way in WAYS
+        for seed in seeds
+        if place(out, way, seed).exists()
+    }
+    exact = {seed: best(found["exact", seed])[-1][1] for seed in seeds}
+    yield "| way | a client, a round: down | up | best TAR | beside exact | rounds to the goal | all bytes to it: up |"
     yield "|---" * 7 + "|"
-    for way, cell in cells.items():
-        rounds = {int(number): crossed for number, crossed in cell["bytes"].items() if crossed["up"]}
-        each = [rounds[1][direction] / CLIENTS / 1e6 for direction in ("down", "up")]
-        reached = next((number for number, value in best(cell) if value >= goal), None)
-        until = {
-            way: sum(crossed[way] for number, crossed in rounds.items() if number <= (reached or 0)) / 1e6
-            for way in ("down", "up")
-        }
-        bytes_ = f"{reached} | {until['down']:.0f} MB | {until['up']:.1f} MB" if reached else "not reached | – | –"
-        yield (f"| {way} | {each[0]:.2f} MB | {each[1]:.3f} MB | {100 * best(cell)[-1][1]:.1f}% | {bytes_} |")
+    for way in WAYS:
+        cells = {seed: found[way, seed] for seed in seeds if (way, seed) in found}
+        crossed = [
+            cells[seeds[0]]["bytes"]["1"][direction] / CLIENTS / 1e6 for direction in ("down", "up")
+        ]  # every round has as many, up to the values that `changed` sends
+        tars = [best(cell)[-1][1] for cell in cells.values()]
+        beside = [best(cell)[-1][1] - exact[seed] for seed, cell in cells.items()]
+        reached = [reaching(cell, exact[seed] - 0.02) for seed, cell in cells.items()]
+        yield (
+            f"| {way} | {crossed[0]:.2f} MB | {crossed[1]:.3f} MB | {listed(f'{100 * each:.1f}' for each in tars)} | "
+            f"{100 * sum(beside) / len(beside):+.1f} | "
+            f"{listed(str(each[0]) if each else '–' for each in reached)} | "
+            f"{listed(f'{each[1] / 1e6:.0f}' if each else '–' for each in reached)} MB |"
+        )
+
+
+def listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+def reaching(cell: dict[str, Any], goal: float) -> tuple[int, int] | None:
+    """The first round whose figure is as good, and the bytes that had gone up by then."""
+    for number, value in best(cell):
+        if value >= goal:
+            return number, sum(each["up"] for round_, each in cell["bytes"].items() if int(round_) <= number)
+    return None
 
 
 def best(cell: dict[str, Any]) -> list[tuple[int, float]]:
@@ -139,8 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "table":
-        for seed in options.seeds:
-            print("\n".join(table(options.out, seed)), end="\n\n")
+        print("\n".join(table(options.out, options.seeds)))
         return
     for seed in options.seeds:
         for way in WAYS:
