@@ -316,7 +316,8 @@ def by_situation(there: Lines, who: str) -> str:
         pooled = name if situation.answers == 1 else "usual"  # in one place no answer is lost
         where = {"fedpe": name, "recommended": name, "pooled": pooled}
         found = [rates(there, place, method, who) for method, place in where.items()]
-        way = share_of_the_way(*(statistics.mean(each) for each in found)) if all(found) else "–"
+        complete = all(len(each) == len(SEEDS) for each in found)
+        way = share_of_the_way(*map(statistics.mean, found)) if complete else "–"
         rows.append(f"| {situation.label} | {' | '.join(map(cell, found))} | {way} |")
     return "\n".join(rows) + "\n"
 

@@ -30,6 +30,10 @@ KEEPING = (  # what the defaults for given weights are for
     "The given weights know faces already, and training takes from that more easily than it adds: so class embeddings "
     "begin as the mean of each person's features, BatchNorm keeps the statistics of the weights, and the rate is low."
 )
+WEAK_START = (  # docs/results/recommended.md
+    "A model of few public faces is a weak start for this: after 120 synthetic people, one to two points were lost. "
+    "Published weights (--weights) are a better one."
+)
 COSFACE = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 
 
@@ -154,7 +158,7 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
             f"Each client groups its own photographs by {situation.start}, and all train on these groups together. "
             "Only weights and figures leave, among them the numbers and sizes of the groups. "
             "Look at the clusters in the table of the run before you trust the result: no other figure tells how good "
-            "it is."
+            "it is." + ("" if situation.weights else f" {WEAK_START}")
         )
     if situation.people // situation.clients < FEW:
         if not situation.start:

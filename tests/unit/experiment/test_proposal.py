@@ -56,7 +56,7 @@ def proposed(faces: Path, tmp_path: Path, **given) -> Proposal:
     found = propose(faces, Execution(cache=tmp_path / "cache"), **given)
     (tmp_path / "proposal.toml").write_text(found.text)
     assert load_experiment(tmp_path / "proposal.toml").resolved() == found.experiment.resolved()
-    assert 2 <= len(re.findall(r"[.](?:\s|$)", found.why)) <= 5
+    assert 2 <= len(re.findall(r"[.](?:\s|$)", found.why)) <= 6
     return found
 
 
@@ -115,7 +115,7 @@ def test_clients_with_few_people_get_fedface_and_are_told_that_templates_leave(
         proposed(faces, tmp_path, clients=51)
 
 
-def test_without_labels_clients_group_their_photographs(weights: Path, tmp_path: Path) -> None:
+def test_without_labels_clients_group_their_photographs(public: Path, weights: Path, tmp_path: Path) -> None:
     for at, path in enumerate(sorted(photographs(tmp_path / "some", 4).rglob("*.png"))):
         (tmp_path / "flat").mkdir(exist_ok=True)
         path.rename(tmp_path / "flat" / f"{at}.png")
@@ -123,6 +123,8 @@ def test_without_labels_clients_group_their_photographs(weights: Path, tmp_path:
     assert methods(found) == ["cluster", "unsupervised"]
     assert "nobody says of whom" in found.why
     assert "Only weights and figures leave" in found.why
+    assert "weak start" not in found.why
+    assert "weak start" in proposed(tmp_path / "flat", tmp_path, public=public).why
     with pytest.raises(ConfigError, match=r"nobody says who is on these photographs.* give --weights or --public"):
         proposed(tmp_path / "flat", tmp_path)
 
