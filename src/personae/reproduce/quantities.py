@@ -66,8 +66,8 @@ Outcomes = Mapping[str, Outcome]  # of one seed, by variant
 class Quantity:
     """A figure with a name, the variants whose runs it needs, and how it is read from them.
 
-    `a - b` is a quantity too, and so is an `average`. One that `needs_models` cannot be read from records alone. Without a
-    value for a run that has `diverged`, there is none, and its claims are not measured.
+    `a - b` is a quantity too, and so is an `average`. One that `needs_models` cannot be read from records alone.
+    `diverged` is its value where a run that it needs has diverged; without one its claims are not measured there.
     """
 
     label: str
@@ -95,9 +95,7 @@ def figure(
     diverged: float | None = None,
 ) -> Quantity:
     """A metric at the end of a variant, in percent. Without `stage`, of its last one."""
-    return Quantity(
-        label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage), diverged=diverged
-    )
+    return Quantity(label, (variant,), lambda outcomes: 100 * outcomes[variant].final(metric, stage), diverged=diverged)
 
 
 def training_loss(label: str, variant: str) -> Quantity:

@@ -65,6 +65,18 @@ def test_verdicts(differences: tuple[float, ...], paper: float | None, verdict: 
     assert compared(differences, paper).verdict is verdict
 
 
+@pytest.mark.parametrize(("diverged", "verdict"), [(None, Verdict.MISSING), (0.0, Verdict.HOLDS)])
+def test_a_run_that_diverged_has_no_figure_unless_its_claim_is_about_that(diverged: float | None, verdict: Verdict):
+    """The variant has no outcome with two of four seeds; where it has one, it is 61 to 63 percent."""
+    outcomes: Any = {seed: {"seed": seed} | ({"strong": seed} if seed % 2 else {}) for seed in range(4)}
+    strong = Quantity("too strong", ("strong",), lambda outcomes: 60.0 + outcomes["strong"], diverged=diverged)  # type: ignore[operator]
+    finding = find(Claim("T-1", "too strong collapses", "0", (Above(constant(80), strong, by=5),)), outcomes)
+    assert finding.verdict is verdict
+    assert [value for value in finding.measured[1].values if not math.isnan(value)] == (
+        [61.0, 63.0] if diverged is None else [0.0, 61.0, 0.0, 63.0]
+    )
+
+
 def test_one_seed_decides_nothing():
     assert Part(Above(constant(1), constant(0)), SeedTest((0.0,)), half_of_paper=5.0).verdict is Verdict.NOISE
 
