@@ -113,8 +113,8 @@ def test_numbers_that_no_run_writes_are_damage(entry: Entry, line: str, number: 
     """A report makes floats of them, and none can hold a number of 400 digits."""
     damaged = line.replace('"round": 2', f'"round": {number}')
     assert damaged != line
-    with pytest.raises(DataError, match="^here, line 1, cannot be read: .*round"):
+    with pytest.raises(DataError, match=r"^here, line 1, cannot be read: .*round"):
         read(type(entry), damaged.encode())
     if isinstance(entry, Transfer):
-        with pytest.raises(DataError, match="^here, line 1, cannot be read: .*bytes"):
+        with pytest.raises(DataError, match=r"^here, line 1, cannot be read: .*bytes"):
             read(Transfer, line.replace('"bytes": 8', f'"bytes": {number}').encode())
