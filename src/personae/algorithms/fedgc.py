@@ -83,7 +83,8 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     link: str | None = None
     # A person has one row for all who hold them where at least so many clients speak of them in a round; otherwise each
     # gets its own row back. A client that only claims to hold somebody gets a mean of so many rows, less one, at least.
-    # With 2 it gets the row of the other.
+    # With 2 it gets the row of the other. So many clients less one who claim it together get that of the only true
+    # holder: choose it larger than the number of clients that could work together, by two.
     holders: int = 3
     fixed: bool = False  # class embeddings stay as they began; without regulariser, the paper's FedPE + Fixed
     weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform

@@ -45,7 +45,9 @@ round has one class embedding, the mean of the directions of theirs: each of the
 others' images of that person have contributed. **Nobody can check whether a client that sends somebody's token has
 images of that person.** A client that only claims to hold a person gets this mean, which is a template of that person,
 out of the rows of `holders` - 1 others at least. Of a person of whom fewer speak it gets back nothing but its own row.
-It cannot outweigh the others by a long row. FedGC sends aliases only where `link` is set.
+It cannot outweigh the others by a long row. Clients that work together know what they have sent themselves: as many of
+them as `holders`, less one, get the row of the only client that holds a person whom they all claim. Set `holders` to
+two more than the number of clients that could work together. FedGC sends aliases only where `link` is set.
 
 Figures of a client's own work (`Scalars`) say something about it, too: `cluster` sends how many clusters a client
 found, which is about how many people are on its images. An algorithm and an evaluation declare the names of their

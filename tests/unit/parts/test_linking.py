@@ -149,6 +149,25 @@ def test_who_claims_to_hold_somebody_neither_gets_their_template_nor_overwrites_
         torch.testing.assert_close(moved.class_embeddings["rogue"].vectors, again.class_embeddings["rogue"].vectors)
 
 
+@pytest.mark.parametrize("holders", [3, 4])
+def test_clients_that_claim_somebody_together_get_nothing_where_more_must_speak(backbone: Backbone, holders: int):
+    """They know their own rows, so the mean of three tells them the third: `holders` has to leave room for them."""
+    victim = sent(1, 9)[0].vectors[0]
+    own = {name: sent(seed, 9) for seed, name in ((2, "one"), (3, "two"))}
+    own = {name: (ClassEmbeddings(F.normalize(rows.vectors)), aliases) for name, (rows, aliases) in own.items()}
+    start = State(model=backbone.state(), class_embeddings={})
+    state = merged(FedGC(strength=0.0, link="secret", holders=holders), backbone, start, {"ann": sent(1, 9), **own})
+    back = state.class_embeddings["one"].vectors[0]
+    told = F.normalize(3 * back - sum(rows.vectors[0] for rows, _ in own.values()), dim=0)
+    assert victim.norm() > 1  # then the median length is theirs
+    likeness = float(told @ F.normalize(victim, dim=0))
+    if holders == 3:
+        assert likeness == pytest.approx(1.0, abs=1e-5)
+    else:
+        assert torch.equal(back, own["one"][0].vectors[0])
+        assert torch.equal(state.class_embeddings["ann"].vectors[0], victim)
+
+
 def test_no_holder_outweighs_the_others_by_the_length_of_its_row(backbone: Backbone):
     heard = {
         "ann": sent(1, 9),
