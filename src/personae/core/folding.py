@@ -13,6 +13,7 @@ class Folded:
 
     It is the same function up to rounding. Those layers have weights of their own here, which `refreshed` brings up to
     date; all others are the network's. Code that cannot be traced, because its steps depend on numbers, stays as it is.
+    No other thread may call a network while one of these is made: tracing watches all modules of the process.
     """
 
     def __init__(self, network: nn.Module) -> None:

@@ -213,6 +213,8 @@ class WorkerProcesses:
 def _work(connections: Sequence[tuple[Connection, Shelf]], federation: Federation, device: str) -> None:
     """A process's life: its lanes answer requests until the other side is gone."""
     torch.set_num_threads(1)
+    if len(connections) > 1:  # a network is traced for folding, which reaches into all that other threads call
+        federation = replace(federation, acceleration=federation.acceleration.without(["folding"]))
     others = [threading.Thread(target=_lane, args=(*each, federation, device)) for each in connections[1:]]
     for each in others:
         each.start()

@@ -98,6 +98,18 @@ def test_a_process_with_several_lanes_does_what_several_processes_do(tmp_path: P
     assert one.files() == two.files()
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_lanes_of_one_process_trace_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int):
+    """What the others call meanwhile would be traced, too."""
+    seen: list[bool] = []
+    monkeypatch.setattr(inprocess, "_lane", lambda *given: seen.append(given[2].acceleration.folding))
+    connections = [(object(), Shelf(boxes=boxes)) for boxes in shelves(lanes, 0)]
+    threads = torch.get_num_threads()
+    inprocess._work(connections, rehearse(tmp_path).federation, "cpu")
+    torch.set_num_threads(threads)
+    assert seen == [lanes == 1] * lanes
+
+
 @pytest.mark.parametrize("lane", [0, 1], ids=["of the main thread", "of another thread"])
 def test_a_lane_that_breaks_ends_its_process(tmp_path: Path, lane: int):
     """Otherwise its client would be waited for as long as another lane of the process lives."""
