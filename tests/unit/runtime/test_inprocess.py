@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,9 @@ def test_several_gpus_share_the_clients(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_process_with_several_lanes_does_what_several_processes_do(tmp_path: Path):
     one, two = (rehearse(tmp_path / name) for name in ("one", "two"))
-    one.run()
-    transport = WorkerProcesses(two.federation, 3, lanes=2)
+    plain = one.federation.acceleration.without(["folding"])
+    one.run(SameProcess(replace(one.federation, acceleration=plain)))
+    transport = WorkerProcesses(replace(two.federation, acceleration=plain), 3, lanes=2)
     try:
         assert len(transport._workers) == 3
         assert len(set(transport._workers.values())) == 2
