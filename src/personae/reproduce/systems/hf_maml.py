@@ -25,6 +25,8 @@ METHODS = {
     "hf-exact-tenth": "HF-MAML, alpha 0.1, exact Hessian",
     "hf-exact-half": "HF-MAML, alpha 0.5, exact Hessian",
     "hf-regularised": "HF-MAML regularised",
+    "hf-regularised-three": "HF-MAML regularised, C = 3",
+    "hf-regularised-thirty": "HF-MAML regularised, C = 30",
     "hf-global": "HF-MAML global layer",
     "fedavg": "FedAvg",
     "fedavg-regularised": "FedAvg regularised",
@@ -183,10 +185,17 @@ HF_MAML = System(
                     ),
                 )
             ),
-            beside=tuple(
-                tar(partition, method, tuned=False, new=True, metric=metric)
-                for partition in ("lognormal", "attributes")
-                for method, metric in (("fedavg-regularised", METRIC), ("hf-regularised", OWN), ("hf", OWN))
+            beside=(
+                *(
+                    tar(partition, method, tuned=False, new=True, metric=metric)
+                    for partition in ("lognormal", "attributes")
+                    for method, metric in (("fedavg-regularised", METRIC), ("hf-regularised", OWN), ("hf", OWN))
+                ),
+                *(
+                    tar("attributes", method, tuned=tuned, new=True)
+                    for method in ("hf-regularised-three", "hf-regularised-thirty")
+                    for tuned in (False, True)
+                ),
             ),
             gates=GATES,
             short="regularisation helps new clients before tuning, not after",
