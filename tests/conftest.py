@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from personae.algorithms import FedPE
 from personae.core.backbone import Backbone
@@ -14,6 +15,10 @@ from personae.core.layout import Layout
 from toys import Crowd, Rehearsal, TinyPlan, quickly, random_faces, stage_of
 
 torch.set_num_threads(1)
+
+# No example fails because the machine was busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
