@@ -19,14 +19,16 @@ from personae.runtime.store import PrivateStore
 from toys import Rehearsal, TinyPlan, stage_of
 
 
+@pytest.mark.parametrize("head", ["kept", "renewed"])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, weighting: str, steps: int):
+def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, head: str, weighting: str, steps: int):
     algorithm = FedPE(
         margin=Margin(kind="cosface", scale=SCALE, margin=MARGIN),
         training=training(steps),
         weighting=weighting,
         head_init="mean",
+        head=head,
     )
     run = Rehearsal(tmp_path, (stage_of(algorithm, rounds=2),), holdings=Pair(), network=LinearPlan(), benchmarks=())
     start = run.federation.backbone()
@@ -38,7 +40,8 @@ def test_two_clients_and_two_rounds_by_hand(tmp_path: Path, weighting: str, step
     for round_ in range(2):
         ends, losses = {}, []
         for name in rows:
-            ends[name], rows[name], loss = client(Pair().of(name).train, theta, rows[name], steps)
+            begun = rows[name] if head == "kept" else None
+            ends[name], rows[name], loss = client(Pair().of(name).train, theta, begun, steps)
             losses.append(loss)
         theta = sum(weights[name] * ends[name] for name in ends)
         assert run.notebook.rounds()[round_]["scalars"]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)

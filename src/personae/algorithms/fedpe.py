@@ -8,7 +8,7 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.message import Broadcast, Message, ServerState
@@ -48,6 +48,8 @@ class FedPE(LocalStep, Algorithm[State, Down, Private, Up]):
 
     weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
     head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
+    # Later rounds begin with the W_k that the client kept, or with a new one as head_init says, under the new theta.
+    head: Literal["kept", "renewed"] = "kept"
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)
@@ -57,7 +59,7 @@ class FedPE(LocalStep, Algorithm[State, Down, Private, Up]):
 
     def local(self, down: Down, private: Private | None, client: Client) -> tuple[Up, Private]:
         client.backbone.load(down.model)
-        rows = own_rows(self.head_init, client, private)
+        rows = own_rows(self.head_init, client, private if self.head == "kept" else None)
         fit = self.train(client, down.model, [rows], self.classification(rows))
         up = Up(model=client.backbone.state(), samples=Count(len(client.train)), training=Scalars({"loss": fit.loss}))
         return up, Private(class_embeddings=rows)
