@@ -13,9 +13,9 @@ from personae.commands.options import (
     EmbeddingSize,
     ImageSize,
     Workers,
+    announce,
     execution_of,
     network_of,
-    tell_what_leaves,
 )
 from personae.console import notify
 from personae.deferred import importing
@@ -89,7 +89,7 @@ def compare(
     )
     for line in left_out:
         notify(line)
-    tell_what_leaves(experiment)
+    announce(experiment)
     folder = out or Path("runs") / f"compare-{faces.stem}"
     with importing():
         from personae.experiment.run import run_with_report

@@ -24,11 +24,11 @@ from personae.commands.options import (
     Track,
     Unlabelled,
     Variant,
+    announce,
     check_device,
     execution_of,
     experiments_of,
     handling_of,
-    tell_what_leaves,
 )
 from personae.console import notify
 from personae.deferred import importing
@@ -90,7 +90,7 @@ def serve(
     conditions = Conditions(
         deadline=deadline, wait=wait, coding=coding, max_bytes=most, device=device, trackers=followed
     )
-    tell_what_leaves(experiment)
+    announce(experiment)
     if (superlink is None) != (superlink_certs is None):
         raise ConfigError("--superlink and --superlink-certs go together; leave both out to have a SuperLink started")
     elsewhere = deployed.Elsewhere(superlink, superlink_certs) if superlink and superlink_certs else None

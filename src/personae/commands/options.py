@@ -150,13 +150,19 @@ def options_of(handling: Handling) -> str:
     return "".join(f" {option}" for option, value in given.items() if value)
 
 
-def tell_what_leaves(experiment: "Experiment") -> None:
-    """Before anything does."""
+def announce(experiment: "Experiment") -> None:
+    """Before anything is done: what leaves the clients, and which settings can spoil the given weights."""
+    from personae.core.strong_start import departures
     from personae.privacy.disclosure import warning
 
-    for stage in experiment.recipe:
+    for stage, section in zip(experiment.recipe, experiment.resolved()["stages"], strict=True):
         if text := warning(stage.algorithm):
             notify(f"stage {stage.name}: {text}")
+        if experiment.weights and (others := departures(section["algorithm"])):
+            notify(
+                f"stage {stage.name}: {', '.join(others)} can make the given weights worse; leave out what you do not "
+                "need, and the stage has what suits a strong start (docs/results/strong-start.md)"
+            )
 
 
 def protocols_of(

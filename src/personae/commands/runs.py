@@ -21,13 +21,13 @@ from personae.commands.options import (
     Unlabelled,
     Without,
     Workers,
+    announce,
     execution_of,
     experiments_of,
     handling_of,
     options_of,
     recipe_names,
     runs_at_once,
-    tell_what_leaves,
 )
 from personae.console import notify
 from personae.deferred import importing
@@ -196,7 +196,7 @@ def _execute(experiment: "Experiment", out: Path, execution: "Execution", resume
     with importing():
         from personae.experiment.run import run_with_report
 
-    tell_what_leaves(experiment)
+    announce(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
         return run_with_report(experiment, out, execution, resume=resume).report
 
@@ -208,7 +208,7 @@ def _execute_several(
     from personae.reproduce.several import PAGE, run_several
 
     for experiment in variants.values():
-        tell_what_leaves(experiment)
+        announce(experiment)
     with interruptible(f"stopped; the completed rounds are in {out}; continue with: {hint}"):
         found, failed = run_several(variants, out, execution, resume=resume)
     screen.comparison(found, out / PAGE, as_json)
