@@ -128,9 +128,13 @@ class Notebook(Journal):
     def __init__(self) -> None:
         self.books: dict[str, list[Any]] = {"metrics": [], "ledger": [], "timing": []}
         self.models: dict[str, dict[str, Tensor]] = {}
+        self.given: dict[str, dict[str, dict[str, float]]] = {}
 
     def write(self, entry: Entry) -> None:
         self.books[entry.record].append(json.loads(entry.line()))
+
+    def begun(self, stage: Stage, results: Mapping[str, Any]) -> None:
+        self.given = {stage.name: {name: each.metrics for name, each in results.items()}}
 
     def finished(self, stage: Stage, round_: int, backbone: Any, results: Mapping[str, Any]) -> None:
         self.models[stage.name] = {name: entry.clone() for name, entry in backbone.module.state_dict().items()}

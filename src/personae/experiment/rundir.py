@@ -168,9 +168,15 @@ class RunDirectory:
         entries = {name: entry.cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
         with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
             safetensors.torch.save_file(entries, temporary)
+        self._evaluated(self.path / "evaluation", stage, round_, results)
+
+    def begun(self, stage: Stage, results: Mapping[str, Result]) -> None:
+        self._evaluated(self.path / "evaluation" / "given", stage, 0, results)
+
+    def _evaluated(self, folder: Path, stage: Stage, round_: int, results: Mapping[str, Result]) -> None:
         benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
         content = {"stage": stage.name, "round": round_, "benchmarks": benchmarks}
-        _write_json(self.path / "evaluation" / f"{stage.name}.json", content)
+        _write_json(folder / f"{stage.name}.json", content)
 
     def take_over(self, other: Path) -> None:
         """What another run has written down, as if it had happened here."""

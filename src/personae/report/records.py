@@ -91,6 +91,8 @@ class Record:
     payload_rounds: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     payload_clients: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     evaluation: Mapping[str, Any] | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Of the first stage, the evaluation in full of the weights that the run was given."""
     last_round: int = 0
 
     def served(self, *, new: bool) -> dict[str, Served]:
@@ -224,7 +226,9 @@ def read_run(folder: Path) -> Run:
             if isinstance(entry, Transfer):
                 _add_transfer(records[entry.stage], entry)
     for path in sorted((folder / "evaluation").glob("*.json")):
-        read_json(path, lambda final: _add_evaluation(records[final["stage"]], final))
+        read_json(path, lambda final: setattr(records[final["stage"]], "evaluation", _evaluation(final)))
+    for path in sorted((folder / "evaluation" / "given").glob("*.json")):
+        read_json(path, lambda given: setattr(records[given["stage"]], "given", _evaluation(given)))
     summary = folder / "summary.json"
     described = read_json(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
@@ -311,8 +315,9 @@ def _add_transfer(record: Record, transfer: Transfer) -> None:
     record.payload_clients[transfer.direction, transfer.payload].add(transfer.client)
 
 
-def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
-    for name, result in final["benchmarks"].items():  # checked here, so that a malformed file is reported by its name
+def _evaluation(final: Mapping[str, Any]) -> Mapping[str, Any]:
+    benchmarks: Mapping[str, Any] = final["benchmarks"]
+    for name, result in benchmarks.items():  # checked here, so that a malformed file is reported by its name
         roc, histogram = result["roc"], result["histogram"]
         bins = len(_numbers(histogram["edges"])) - 1
         fits = len(_numbers(roc["far"])) == len(_numbers(roc["tar"]))
@@ -321,7 +326,7 @@ def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
         _numbers([*result["metrics"].values()])
         for values in result.get("resampled", {}).values():
             _numbers(values)
-    record.evaluation = final["benchmarks"]
+    return benchmarks
 
 
 def _numbers(values: Any) -> list[float]:

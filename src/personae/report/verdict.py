@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from personae.report.measured import Difference, Measured, difference
 from personae.report.records import Metrics, Record, Run, StageRecord
@@ -167,7 +168,7 @@ def _given(run: Run, questions: Sequence[Question]) -> list[Model]:
     first = run.records[run.stages[0].name]
     before = first.benchmarks.get(0, {})
     figures = {
-        each.name: Measured.mean([Measured(before[name]) for name in before if _is_of(name, each)])
+        each.name: Measured.mean([_resampled(first.given, name, before[name]) for name in before if _is_of(name, each)])
         for each in questions
         if any(_is_of(name, each) for name in before)
     }
@@ -204,13 +205,15 @@ def _measured(record: Record, question: Question, kind: str) -> Measured | None:
     if kind == "personal":
         found = [_over_clients(record, f"personal/{place}/{question.metric}", record.last_clients) for place in places]
         return Measured.mean([each for each in found if each]) if any(found) else None
-    resampled = {name: result.get("resampled", {}) for name, result in (record.evaluation or {}).items()}
-    metrics = record.final_metrics
-    results = [
-        Measured(metrics[f"{place}/{question.metric}"], tuple(resampled.get(place, {}).get(question.metric, ())))
-        for place in places
-    ]
+    names = [f"{place}/{question.metric}" for place in places]
+    results = [_resampled(record.evaluation or {}, name, record.final_metrics[name]) for name in names]
     return Measured.mean(results) if results else None
+
+
+def _resampled(evaluation: Mapping[str, Any], name: str, value: float) -> Measured:
+    """A figure of a benchmark, with its value in every resample where the evaluation has that."""
+    place, _, metric = name.rpartition("/")
+    return Measured(value, tuple(evaluation.get(place, {}).get("resampled", {}).get(metric, ())))
 
 
 def _is_of(name: str, question: Question) -> bool:
@@ -273,20 +276,23 @@ def _best(models: Sequence[Model], question: Question | None) -> Model | None:
 def _who_won(best: Model | None, baseline: Model | None, question: Question | None, *, so_far: bool) -> tuple[str, ...]:
     if best is None or question is None:
         return ()
-    method = f"{_quoted(best)} is the best method{' so far' if so_far else ''}"
-    what = f"{method}: it recognises {_share(best, question)} of {question.heading} {question.at}"
+    at = f"of {question.heading} {question.at}"
     if baseline is None:
-        return (f"{what}. There is nothing to compare it with.",)
-    gain = difference(best.figures[question.name], baseline.figures[question.name])
-    other = f"{_quoted(baseline)} recognises {_share(baseline, question)}"
-    if gain.interval is None:
-        return (f"{what}. {other}. These data cannot tell whether the difference is noise.",)
-    if not gain.beyond_noise:
-        return (f"{what}. {other}: {NOISE} ({gain.points} points, {gain.bounds}).",)
-    more = "more" if gain.value > 0 else "less"
+        found = f"{_quoted(best)} recognises {_share(best, question)} {at}"
+        return (f"{found}. There is no other method to compare it with.",)
+    ahead = best.figures[question.name].value >= baseline.figures[question.name].value
+    first, other = (best, baseline) if ahead else (baseline, best)
+    won = f"{_quoted(first)} is the best method" if ahead else f"No method is better than {_quoted(first)}"
+    what = f"{won}{' so far' if so_far else ''}: it recognises {_share(first, question)} {at}"
+    second = f"{_quoted(other)} recognises {_share(other, question)}"
+    lead = difference(first.figures[question.name], other.figures[question.name])
+    if lead.interval is None:
+        return (f"{what}. {second}. These data cannot tell whether the difference is noise.",)
+    if not lead.beyond_noise:
+        return (f"{what}. {second}: {NOISE} ({lead.points} points, {lead.bounds}).",)
     return (
-        f"{what}, {abs(100 * gain.value):.1f} points {more} than {_quoted(baseline)} "
-        f"({_share(baseline, question)}). This is not noise ({gain.bounds}).",
+        f"{what}, {100 * lead.value:.1f} points more than {_quoted(other)} "
+        f"({_share(other, question)}). This is not noise ({lead.bounds}).",
     )
 
 

@@ -51,6 +51,9 @@ class Journal(Protocol):
 
     def write(self, entry: Entry) -> None: ...
 
+    def begun(self, stage: Stage, results: Mapping[str, "Result"]) -> None:
+        """The evaluation in full of the weights that the run was given, with which this stage begins."""
+
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, "Result"]) -> None:
         """A stage is done: its model, loaded into the backbone, and its last evaluation in full."""
 
@@ -71,7 +74,7 @@ class Benchmark(Protocol):
     def name(self) -> str: ...
 
     def evaluate(self, embedder: Embedder, *, final: bool) -> Result:
-        """Of a `final` model, that of a stage's last round, with all that is kept of it."""
+        """Of a `final` model, that of a stage's last round or one that was given, with all that is kept of it."""
         ...
 
 
@@ -335,7 +338,8 @@ class _Walk:
         """The model on the server's benchmarks, then with every client on its own faces."""
         self.backbone.load(state.model)
         embedder = self.engine.federation.embedder(self.backbone, self.engine.cores)
-        results = {each.name: each.evaluate(embedder, final=final) for each in self.engine.benchmarks}
+        given = round_ == 0 and self.engine.initial is not None and stage is self.engine.federation.recipe[0]
+        results = {each.name: each.evaluate(embedder, final=final or given) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
         exchange = Exchange(self.engine.transport, EVALUATE, stage, round_, self.engine.coding)
@@ -354,6 +358,8 @@ class _Walk:
         new = tuple(sorted(set(figures) & self.engine.federation.holdings.newcomers))
         clients = dict(sorted(figures.items()))
         self._record(PersonalEvaluation(stage=stage.name, round=round_, clients=clients, new=new))
+        if given:
+            self.engine.journal.begun(stage, results)
         if final:
             self.engine.journal.finished(stage, round_, self.backbone, results)
 

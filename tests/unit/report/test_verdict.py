@@ -215,6 +215,31 @@ def test_weights_that_were_given_are_the_baseline_of_what_began_with_them(folder
     assert "the given weights" in page(read_run(folder))
 
 
+def test_no_method_is_called_the_best_where_it_is_behind_what_was_given(folder):
+    """The full evaluation of the given weights also tells whether that is noise."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"weights": "published.safetensors"}))
+    described(folder, pretrain={"federated": True, "discloses": ["ModelState"], "label": "first"})
+    resample(folder, {"pretrain": 0.4, "federate": 0.5, "central": 0.6}, spread=0.01)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    start = next(line for line in lines if line["event"] == "global" and line["round"] == 0)
+    start["metrics"]["heldout/tar@1e-02"] = 0.9
+    write_lines(folder / "metrics.jsonl", lines)
+    given = json.loads((folder / "evaluation" / "pretrain.json").read_text())
+    heldout = given["benchmarks"]["heldout"]
+    heldout["resampled"]["tar@1e-02"] = [0.5 + each for each in heldout["resampled"]["tar@1e-02"]]
+    (folder / "evaluation" / "given").mkdir()
+    (folder / "evaluation" / "given" / "pretrain.json").write_text(json.dumps(given))
+    assert (
+        judged(folder)
+        .sentences[0]
+        .startswith(
+            "No method is better than “the given weights”: it recognises 90.0% of new people at 1% false accepts, "
+            "40.0 points more than “federated” (50.0%). This is not noise (95% interval "
+        )
+    )
+
+
 def test_own_models_are_told_beside_the_given_weights_where_no_stage_shares_a_model(folder):
     """The page is whole, although no stage has benchmarks of a model of its own."""
     config = json.loads((folder / "config.json").read_text())

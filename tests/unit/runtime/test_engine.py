@@ -323,6 +323,24 @@ def test_evaluation_happens_when_asked_for_and_after_the_last_round(tmp_path: Pa
         assert {**one, "stage": ""} == {**other, "stage": ""}
 
 
+def test_only_weights_that_were_given_are_evaluated_in_full_before_the_first_round(tmp_path: Path):
+    class Noting(ToyBenchmark):
+        def evaluate(self, embedder, *, final):
+            asked.append(final)
+            return super().evaluate(embedder, final=final)
+
+    asked: list[bool] = []
+    stages = (stage_of(quickly(FedPE())), stage_of(quickly(FedPE()), name="b", after="", evaluate_every=1))
+    random = Rehearsal(tmp_path / "random", stages, benchmarks=(Noting(),)).run()
+    assert (asked, random.notebook.given) == ([False, True, False, False, True], {})
+    asked.clear()
+    given = Rehearsal(tmp_path / "given", stages, benchmarks=(Noting(),))
+    replace(given.engine(), initial=given.federation.backbone().state()).run()
+    assert asked == [True, True, False, False, True]
+    start = given.notebook.books["metrics"][0]["metrics"]
+    assert given.notebook.given == {"fedpe": {Noting().name: {key.split("/")[1]: start[key] for key in start}}}
+
+
 def test_a_start_that_cannot_be_evaluated_keeps_nobody_from_training(tmp_path: Path):
     """A deep network overflows before BatchNorm has seen a batch."""
 
