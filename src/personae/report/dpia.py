@@ -10,11 +10,14 @@ from personae.report.privacy import (
     COLUMNS,
     FORGOTTEN,
     THREATS,
+    UNMEASURED,
     attack_rows,
     beyond_chance,
     differential_privacy,
+    findings_of,
     forgotten,
     seen,
+    unmeasured_rows,
 )
 from personae.report.records import Run, is_networked, read_run
 from personae.words import counted
@@ -102,7 +105,8 @@ def _attacks(run: Run) -> Iterator[str]:
     yield from ("", "## What attacks found", "")
     yield "A figure beside chance. That an attack does not get far does not show that no attack would."
     yield from ("", f"Beyond chance: {beyond_chance(run)}" if run.audit else "No attack was made: `personae audit`.")
-    yield from _table(COLUMNS, attack_rows(run))
+    yield from _table(COLUMNS, attack_rows(findings_of(run)))
+    yield from _table(UNMEASURED, unmeasured_rows(findings_of(run)))
     yield from _table(
         ["attack", "the attacker has", "and tries", "how strong the attack is"],
         [[each.name, each.has, each.tries, each.strength] for each in known_attacks()],

@@ -1,7 +1,8 @@
 """Privacy of a run: who could see what, what bounds that, what attacks found, and what was forgotten."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from personae.core.events import PrivacySpent
@@ -11,7 +12,8 @@ from personae.report.content import Note, Section, Table
 from personae.report.records import Run
 from personae.words import counted
 
-NOT_MEASURED = "not measured"
+UNMEASURED = ("attack", "stages", "why it was not made")
+NOT_TRIED = "nobody has tried it (personae audit)"
 COLUMNS = ("stage", "attack", "on", "figure", "found", "95%", "chance", "trials")
 FORGOTTEN = ("when", "client", "person", "how", "verified")
 NO_BOUND = "none. Nothing bounds mathematically what the model or an update says about a person."
@@ -75,7 +77,8 @@ def _attacks(run: Run) -> list[Table]:
     made = "Attacks that were made on this run. Chance is the figure of a guess."
     assumed = [[each.name, each.has, each.tries, each.strength] for each in known_attacks()]
     return [
-        Table(COLUMNS, list(attack_rows(run)), made, texts=4),
+        Table(COLUMNS, attack_rows(findings_of(run)), made, texts=4),
+        Table(UNMEASURED, unmeasured_rows(findings_of(run)), "Attacks that could not be made.", texts=3),
         Table(
             ["attack", "the attacker has", "and tries", "how strong the attack is"],
             assumed,
@@ -108,7 +111,10 @@ def _reading(spent: PrivacySpent) -> str:
 
 def beyond_chance(run: Run) -> str:
     """Which attacks got further than somebody who guesses."""
-    found = [each for each in (run.audit.findings if run.audit else ()) if each.beyond_chance]
+    made = [each for each in (run.audit.findings if run.audit else ()) if each.value is not None]
+    found = [each for each in made if each.beyond_chance]
+    if not made:
+        return "not known, because no attack could be made."
     if not found:
         return "none of those that were made."
     return (
@@ -146,25 +152,37 @@ def seen(run: Run) -> list[list[str]]:
     return rows
 
 
-def attack_rows(run: Run) -> Iterator[list[str]]:
-    """Every attack that there is on every stage in which clients took part."""
-    labels = {stage.name: stage.label for stage in run.stages}
-    made = run.audit.findings if run.audit else ()
-    for stage in run.stages:
-        if not stage.federated:
-            continue
-        done = [finding for finding in made if finding.stage == stage.name]
-        yield from ([labels[each.stage], *attack_row(each)[1:]] for each in done)
+def attack_rows(findings: Iterable[Finding]) -> list[list[str]]:
+    """What was measured."""
+    return [attack_row(each) for each in findings if each.value is not None]
+
+
+def unmeasured_rows(findings: Iterable[Finding]) -> list[list[str]]:
+    """What could not be measured, with the stages for which one reason holds."""
+    stages: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        if each.value is None:
+            stages.setdefault((each.attack, each.reason), []).append(each.stage)
+    return [[attack, ", ".join(of), why] for (attack, why), of in stages.items()]
+
+
+def findings_of(run: Run) -> list[Finding]:
+    """Of all attacks on all stages in which clients took part, under the labels of these stages."""
+    found = []
+    for stage in (each for each in run.stages if each.federated):
+        done = run.audit.of([stage.name]) if run.audit else ()
         tried = {each.attack for each in done}
         missing = [each.name for each in known_attacks() if each.name not in tried]
-        yield from ([stage.label, name, "–", "–", NOT_MEASURED, "–", "–", "–"] for name in missing)
+        found += [replace(each, stage=stage.label) for each in done]
+        found += [Finding(attack=name, stage=stage.label, target="–", figure="–", reason=NOT_TRIED) for name in missing]
+    return found
 
 
 def attack_row(finding: Finding) -> list[str]:
     """Stage, attack, target, figure, value, interval, chance, trials."""
     cells = [finding.stage, finding.attack, finding.target, finding.figure]
     if finding.value is None:
-        return [*cells, f"{NOT_MEASURED}: {finding.reason}", "–", "–", "–"]
+        return [*cells, f"not measured: {finding.reason}", "–", "–", "–"]
     interval = "–" if finding.low is None or finding.high is None else f"{_told(finding, finding.low)} to "
     interval += "" if finding.high is None else _told(finding, finding.high)
     chance = "–" if finding.chance is None else _told(finding, finding.chance)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from personae.console import output
 from personae.privacy.audit import Audit
-from personae.report.privacy import attack_row
+from personae.report.privacy import COLUMNS, attack_row, unmeasured_rows
 from personae.screen.basics import print_json, say
 
 
@@ -18,9 +18,13 @@ def audit(found: Audit, page: Path, as_json: bool) -> None:
     if as_json:
         print_json(asdict(found))
         return
-    table = Table("stage", "attack", "on", "figure", "found", "95%", "chance", "trials", box=box.SIMPLE_HEAD)
-    for finding in found.findings:
-        style = "bold red" if finding.beyond_chance else ""
-        table.add_row(*(Text(cell, style=style) for cell in attack_row(finding)))
-    output.print(table)
+    measured = [each for each in found.findings if each.value is not None]
+    if measured:
+        table = Table(*COLUMNS, box=box.SIMPLE_HEAD)
+        for finding in measured:
+            style = "bold red" if finding.beyond_chance else ""
+            table.add_row(*(Text(cell, style=style) for cell in attack_row(finding)))
+        output.print(table)
+    for attack, stages, why in unmeasured_rows(found.findings):
+        say(f"{attack} ({stages}): not measured: {why}")
     say(f"report: {page}")

@@ -64,7 +64,7 @@ def test_a_run_that_asks_for_it_is_audited_when_it_ends(run: Path) -> None:
     plain, rows = found.findings
     assert "no vectors of single people" in plain.reason
     assert (rows.stage, rows.target, rows.trials, rows.chance) == ("rows", "ClassEmbeddings", 8, 1 / 8)
-    assert "not measured" in (run / "report.html").read_text()
+    assert "Attacks that could not be made." in (run / "report.html").read_text()
     assert "audit" not in json.loads((run / "config.json").read_text())
 
 

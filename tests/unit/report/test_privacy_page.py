@@ -13,7 +13,16 @@ from personae.errors import DataError
 from personae.privacy.audit import PRIVACY_ATTACKS, Audit, Finding, write_audit
 from personae.report.dpia import QUESTIONS, annex
 from personae.report.html import write_report
-from personae.report.privacy import attack_row, attack_rows, beyond_chance, differential_privacy, plain_privacy, seen
+from personae.report.privacy import (
+    attack_row,
+    attack_rows,
+    beyond_chance,
+    differential_privacy,
+    findings_of,
+    plain_privacy,
+    seen,
+    unmeasured_rows,
+)
 from personae.report.records import read_run
 
 
@@ -46,7 +55,7 @@ def test_who_saw_what_is_as_in_the_ledger(run):
 
 
 def test_what_was_not_measured_is_said(run):
-    assert {row[1]: row[4] for row in attack_rows(read_run(run))} == dict.fromkeys(PRIVACY_ATTACKS, "not measured")
+    assert [row[0] for row in unmeasured_rows(findings_of(read_run(run)))] == list(PRIVACY_ATTACKS)
     page = write_report(run).read_text()
     assert "Attacks: not measured." in page
     assert "hidden-rows" not in page  # one line says it, not a row for each attack and stage
@@ -56,7 +65,7 @@ def test_what_was_not_measured_is_said(run):
 def test_what_was_measured_stands_beside_chance(run):
     write_audit(run, Audit((PRIVACY_ATTACKS["templates"].described(),), (FOUND,)))
     content = read_run(run)
-    first = next(attack_rows(content))
+    (first,) = attack_rows(findings_of(content))
     assert first == ["federated", "templates", "ClassEmbeddings", "rank-1", "50%", "40% to 60%", "1%", "100"]
     assert "40% to 60%" in write_report(run).read_text()
     assert [each["found"] for each in plain_privacy(content, ["federate"])["attacks"]] == ["50%"]
@@ -120,3 +129,8 @@ def test_the_page_names_what_got_beyond_chance(run):
     assert words in write_report(run).read_text()
     write_audit(run, Audit((), (low,)))
     assert "Beyond chance: none of those that were made." in annex(read_run(run))
+    write_audit(
+        run, Audit((), (Finding(attack="updates", stage="federate", target="–", figure="rank-1", reason="no"),))
+    )
+    assert "Beyond chance: not known, because no attack could be made." in annex(read_run(run))
+    assert ["updates", "federated", "no"] in unmeasured_rows(findings_of(read_run(run)))

@@ -47,7 +47,7 @@ def _threshold(embedder: Embedder, evidence: Evidence) -> float:
     """At the false accept rate, over all pairs of shadow people, each with two templates."""
     shadows = [each for each in evidence.shadows if len(each.photos) > 1]
     if len(shadows) < 16:
-        raise Unmeasurable("there are fewer than 16 shadow people; [data.heldout] can name some")
+        raise Unmeasurable(f"it takes 16 shadow people, and there are {len(shadows)}; [data.heldout] can hold out more")
     halves = [[each.photos[start::2] for each in shadows] for start in (0, 1)]
     one, other = (means(embedder, half) for half in halves)
     scores = (one @ other.T)[~torch.eye(len(shadows), dtype=torch.bool)]

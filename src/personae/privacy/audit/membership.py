@@ -43,7 +43,9 @@ class Membership(PrivacyAttack):
     def measure(self, evidence: Evidence) -> Iterator[Finding]:
         shadows = [person.photos for person in evidence.shadows if len(person.photos) > 1]
         if len(shadows) < 8:
-            raise Unmeasurable("there are fewer than 8 shadow people; [data.heldout] can name some")
+            raise Unmeasurable(
+                f"it takes 8 shadow people, and there are {len(shadows)}; [data.heldout] can hold out more"
+            )
         for words, photos in (
             ("trained photographs", [trained(person) for person in evidence.people]),
             ("other photographs", [person.photos for person in evidence.people]),
