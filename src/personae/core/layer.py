@@ -157,8 +157,8 @@ class Layered(Algorithm[ServerState, Broadcast, LocalState, Message]):
         for layer in layers_of(inner):
             if layer.mechanism and layer.mechanism.against == "readers":
                 raise ValueError(
-                    f"{refused}, and layer {layer.name} bounds each of them there and noises their sum; take "
-                    "local-noise in its place, with which clients do both"
+                    f"{refused}, and layer {layer.name} works on them there: the server limits their lengths and adds "
+                    "noise. Take local-noise instead, with which clients do both"
                 )
         if inner.aggregates != "vectors":
             how = {"mean": "weighs them by more than their samples", "nothing": "aggregates nothing"}[inner.aggregates]

@@ -247,7 +247,7 @@ class TestRefusals:
 
     def test_secret_sums_around_it_and_inside(self, layer: Layer) -> None:
         if isinstance(layer, Noise):
-            with pytest.raises(ValueError, match="noises their sum; take local-noise in its place"):
+            with pytest.raises(ValueError, match=r"the server limits their lengths and adds noise\. Take local-noise"):
                 layered(FedPE(), layer, SecretSum())
         else:
             layered(FedPE(), layer, SecretSum())
