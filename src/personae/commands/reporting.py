@@ -18,4 +18,4 @@ def report(
     """Rewrite a run's report.html and print its table."""
     from personae.report.html import write_report
 
-    screen.models(path, write_report(path), as_json)
+    screen.models(path, write_report(path), as_json, watched=False)

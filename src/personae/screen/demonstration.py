@@ -8,7 +8,7 @@ from personae.console import output
 from personae.report.measured import Difference, difference
 from personae.report.records import Run, read_run
 from personae.report.verdict import Model, Question, Role, Verdict, verdict
-from personae.report.warnings import warnings_of
+from personae.report.warnings import counted_for_less, falls_of
 from personae.report.wording import duration, joined, size
 from personae.screen.basics import say
 
@@ -18,7 +18,7 @@ WIDTH = 80
 def demo(run: Path, page: Path, following: str) -> None:
     """What came of the demo, where its report is, and what to type next."""
     content = read_run(run)
-    for warning in warnings_of(content):
+    for warning in (*falls_of(content), *counted_for_less(content)):
         output.print(f"- {warning}", style="yellow", markup=False, soft_wrap=True)
     for line in last_lines(content, page, following):
         say(line)

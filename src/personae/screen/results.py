@@ -86,8 +86,11 @@ def _settings(content: Content) -> Table:
     return table
 
 
-def models(run: Path, page: Path, as_json: bool) -> None:
-    """The verdict of a run, its models side by side, and where its report is."""
+def models(run: Path, page: Path, as_json: bool, *, watched: bool = True) -> None:
+    """The verdict of a run, its models side by side, and where its report is.
+
+    Whoever `watched` it has read the remarks on its rounds.
+    """
     content = read_run(run)
     found = verdict_of(content)
     if as_json:
@@ -101,7 +104,8 @@ def models(run: Path, page: Path, as_json: bool) -> None:
     _warn([*falls_of(content), *counted_for_less(content)])  # nobody should read figures before knowing of these
     verdict(found)
     print_clusters(output, run)
-    _warn(remarks_on_rounds(content))
+    if not watched:
+        _warn(remarks_on_rounds(content))
     for each in spent(read_events(run)):
         say(f"differential privacy: {in_words(each)}")
     say(f"report: {page}")

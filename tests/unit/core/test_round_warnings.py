@@ -267,3 +267,16 @@ def test_the_report_says_in_how_many_rounds_whose_update_was_drawn_back(tmp_path
     ]
     ((_, rounds),) = section.folded
     assert [row[1] for row in rounds.rows] == ["1", "2"]
+
+
+def test_remarks_on_rounds_are_not_repeated_to_whoever_watched_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.8}, {"heldout/tar@1e-03": 0.9}]}, {"fedpe": None})
+    with (run / "metrics.jsonl").open("a") as lines:
+        remark = {"event": "warning", "stage": "fedpe", "round": 1, "text": "few people are told apart"}
+        lines.write(json.dumps(remark) + "\n")
+    screen.models(run, run / "report.html", as_json=False)
+    assert "few people" not in capsys.readouterr().out
+    screen.models(run, run / "report.html", as_json=False, watched=False)
+    assert "- fedpe, round 1: few people are told apart" in capsys.readouterr().out
