@@ -31,7 +31,7 @@ from personae.commands.options import (
 )
 from personae.console import notify
 from personae.deferred import importing
-from personae.errors import ConfigError, Diverged
+from personae.errors import ConfigError
 from personae.experiment.reading import are_faces
 from personae.interrupts import interruptible
 
@@ -205,7 +205,7 @@ def _execute_several(
     variants: "Mapping[str, Experiment]", out: Path, execution: "Execution", resume: bool, hint: str, as_json: bool
 ) -> None:
     """Run them, so many at a time as there are workers, and show them side by side."""
-    from personae.reproduce.several import PAGE, run_several
+    from personae.reproduce.several import PAGE, run_several, unfinished
 
     for experiment in variants.values():
         announce(experiment)
@@ -213,7 +213,7 @@ def _execute_several(
         found, failed = run_several(variants, out, execution, resume=resume)
     screen.comparison(found, out / PAGE, as_json)
     if failed:
-        raise Diverged(f"{', '.join(failed)}: not finished, and left out of the comparison")
+        raise unfinished(failed, "left out of the comparison")
 
 
 def _free(wanted: Path) -> Path:

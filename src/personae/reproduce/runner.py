@@ -29,6 +29,7 @@ from personae.reproduce.estimate import estimate
 from personae.reproduce.plan import Job
 
 Ended = Callable[[str, str | None], None]
+Outcome = tuple[Job, PersonaeError | None]  # with what went wrong in it
 
 
 def _unwatched(folder: str, problem: str | None) -> None:
@@ -45,8 +46,8 @@ class Runner:
     execution: Execution = field(default_factory=Execution)
     deadline: float | None = None
 
-    def run(self, jobs: Sequence[Job], out: Path, ended: Ended = _unwatched) -> dict[str, str]:
-        """Run what is not finished yet, below `out`; gives the folders of runs that diverged, and why.
+    def run(self, jobs: Sequence[Job], out: Path, ended: Ended = _unwatched) -> dict[str, PersonaeError]:
+        """Run what is not finished yet, below `out`; gives the folders of runs that came to no end, and why.
 
         `ended` is told the folder of each run that ends here, with what went wrong in it.
         """
@@ -57,11 +58,11 @@ class Runner:
             done = [job for job in jobs if job.folder in finished]
             self.execution.notify(estimate(left, done, out, self.execution.workers, self.execution.device))
         self._render(left)
-        failed: dict[str, str] = {}
+        failed: dict[str, PersonaeError] = {}
         with self.execution.progress("experiments", len(left), "runs") as advance:
             for job, problem in self._results(left, finished, out):
                 advance(1)
-                ended(job.folder, problem)
+                ended(job.folder, None if problem is None else str(problem))
                 if problem is not None:
                     failed[job.folder] = problem
                     self.execution.notify(f"{job.folder}: {problem}")
@@ -85,19 +86,20 @@ class Runner:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise OutOfTime("the time is spent")
 
-    def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[tuple[Job, str | None]]:
+    def _results(self, jobs: Sequence[Job], finished: set[str], out: Path) -> Iterator[Outcome]:
         """Each job as it ends, with what went wrong in it; a job is begun when what it begins with is there."""
         # A run in this process could not be cut off.
         workers = self.execution.workers
         alone = (workers == 1 or len(jobs) < 2) and self.deadline is None
         crew: Crew = Here() if alone else Processes(min(workers, len(jobs)))
-        waiting, failed = list(jobs), set[str]()
+        waiting, failed = list(jobs), dict[str, PersonaeError]()
         try:
             while waiting or crew.busy:
                 for job in [job for job in waiting if job.begin in failed]:
                     waiting.remove(job)
-                    failed.add(job.folder)
-                    yield job, f"what it begins with, {job.begin}, diverged"
+                    kind = type(failed[str(job.begin)])
+                    failed[job.folder] = kind(f"what it begins with, {job.begin}, came to no end")
+                    yield job, failed[job.folder]
                 ready = [job for job in waiting if job.begin is None or job.begin in finished]
                 self._require_time()
                 for job in ready[: crew.free]:
@@ -109,7 +111,10 @@ class Runner:
                 if ended is None:
                     continue
                 job, problem = ended
-                (finished if problem is None else failed).add(job.folder)
+                if problem is None:
+                    finished.add(job.folder)
+                else:
+                    failed[job.folder] = problem
                 yield job, problem
         finally:
             crew.close()
@@ -130,7 +135,7 @@ class Here:
     def start(self, job: Job, out: Path, execution: Execution) -> None:
         self._next = job, _message(job, out, execution)
 
-    def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:  # noqa: ARG002
+    def wait(self, deadline: float | None = None) -> Outcome | None:  # noqa: ARG002
         assert self._next is not None
         (job, message), self._next = self._next, None
         return job, _perform(json.loads(message))
@@ -168,7 +173,7 @@ class Processes:
         with suppress(BrokenPipeError, ConnectionResetError):  # it is gone, as `wait` will find
             connection.send_bytes(_message(job, out, execution).encode())
 
-    def wait(self, deadline: float | None = None) -> tuple[Job, str | None] | None:
+    def wait(self, deadline: float | None = None) -> Outcome | None:
         """The next job that ends, or None where none does before the deadline."""
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait(list(self._jobs), seconds)
@@ -184,9 +189,12 @@ class Processes:
             raise Interrupted(
                 f"{job.folder}: its process ended with code {code}; use fewer workers, and resume"
             ) from None
-        if "error" in answer:
-            raise _ERRORS[answer["kind"]](answer["error"])
-        return job, answer["problem"]
+        if answer is None:
+            return job, None
+        error = ERRORS[answer["kind"]](answer["line"])
+        if isinstance(error, ENDS):
+            return job, error
+        raise error
 
     def close(self) -> None:
         for connection in self._processes:
@@ -203,7 +211,16 @@ class Processes:
 
 
 Crew = Here | Processes
-_ERRORS: dict[str, type[PersonaeError]] = {kind.__name__: kind for kind in PersonaeError.__subclasses__()}
+ENDS = (Diverged, QuorumLost)  # of one run: others go on
+
+
+def _kinds(kind: type[PersonaeError]) -> Iterator[type[PersonaeError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+
+
+ERRORS = {kind.__name__: kind for kind in _kinds(PersonaeError)}
 
 
 def _message(job: Job, out: Path, execution: Execution) -> str:
@@ -221,8 +238,8 @@ def _message(job: Job, out: Path, execution: Execution) -> str:
     )
 
 
-def _perform(order: dict[str, Any]) -> str | None:
-    """Do one run, or go on with it; what comes back is why it diverged."""
+def _perform(order: dict[str, Any]) -> PersonaeError | None:
+    """Do one run, or go on with it; what comes back is why it came to no end."""
     try:
         conduct(
             Experiment.model_validate_json(order["experiment"]),
@@ -237,8 +254,8 @@ def _perform(order: dict[str, Any]) -> str | None:
             records=order["records"],
             resume=True,
         )
-    except (Diverged, QuorumLost) as error:
-        return str(error)
+    except ENDS as error:
+        return error
     return None
 
 
@@ -258,9 +275,10 @@ def _work(connection: Connection) -> None:
     while True:
         order = orders.get()
         try:
-            answer = {"problem": _perform(order)}
+            problem = _perform(order)
         except PersonaeError as error:
-            answer = {"error": str(error), "kind": type(error).__name__}
+            problem = error
+        answer = problem and {"kind": type(problem).__name__, "line": str(problem)}
         connection.send_bytes(json.dumps(answer).encode())
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from personae.errors import ConfigError, Diverged
+from personae.errors import ConfigError, PersonaeError
 from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, Tracking
 from personae.experiment.execution import Execution
@@ -23,7 +23,7 @@ COMMON = ".common"  # the folder of runs that several variants begin with, until
 
 def run_several(
     variants: Mapping[str, Experiment], out: Path, execution: Execution, *, resume: bool = False
-) -> tuple[Comparison, dict[str, str]]:
+) -> tuple[Comparison, dict[str, PersonaeError]]:
     """Run each in the folder of its name below `out`, one for each worker at a time, and compare those that ended.
 
     Besides the comparison, it gives those that did not, with the reason.
@@ -50,10 +50,15 @@ def run_several(
         if (out / name / "config.json").is_file():  # what it begins with may have diverged
             write_report(out / name)
     if len(finished) < 2:
-        raise Diverged(f"{', '.join(failed)} did not come to an end, and nothing is left to compare")
+        raise unfinished(failed, "nothing is left to compare")
     found = compare([out / name for name in finished])
     write_comparison(found, out / PAGE)
     return found, failed
+
+
+def unfinished(failed: Mapping[str, PersonaeError], then: str) -> PersonaeError:
+    """One error for all of them, of the kind of the first."""
+    return type(next(iter(failed.values())))(f"{', '.join(failed)}: not finished; {then}")
 
 
 def planned(variants: Mapping[str, Experiment], out: Path) -> list[Job]:

@@ -14,7 +14,7 @@ from killing import TINY, results
 from personae import cli
 from personae.core.acceleration import Acceleration
 from personae.core.events import Event
-from personae.errors import ConfigError
+from personae.errors import ConfigError, QuorumLost, Unkept
 from personae.experiment import run
 from personae.experiment.config import Experiment, load_experiment
 from personae.experiment.execution import Execution
@@ -92,6 +92,18 @@ def test_each_has_the_bits_of_a_run_alone_and_finished_ones_are_not_repeated(
     assert list(failed) == ["wild"]
     assert [row.cells for row in more.verdict.rows] == [row.cells for row in found.verdict.rows]
     assert before.items() <= {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}.items()
+
+
+def test_a_lost_quorum_is_told_from_divergence(
+    file: Path, faces_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def lost(*_: Any, **__: Any) -> None:
+        raise QuorumLost("1 of 4 clients returned an acceptable update")
+
+    monkeypatch.setattr(runner, "conduct", lost)
+    with pytest.raises(QuorumLost, match="plain, slow: not finished; nothing is left to compare"):
+        run_several(variants(file, "plain", "slow"), tmp_path, Execution(cache=faces_cache))
+    assert runner.ERRORS["Unkept"] is Unkept  # errors of all kinds come back from another process
 
 
 @pytest.fixture
@@ -253,4 +265,4 @@ def test_the_command_shows_them_side_by_side_and_tells_of_one_that_diverged(
     told = capsys.readouterr()
     assert ended.value.code == 4
     assert [row["run"] for row in json.loads(told.out)["runs"]] == ["plain", "slow"]
-    assert "wild: not finished, and left out of the comparison" in told.err
+    assert "wild: not finished; left out of the comparison" in told.err
