@@ -69,7 +69,7 @@ class Decoding:
                     append(pixels[None])
                     if self.crop is None:
                         sizes[size_of(encoded)] += 1
-                        self._check_shapes(sizes)
+                        self._check_shapes(sizes, as_text(self.listing.paths[position]))
                 except ImageError as why:
                     missing.append((position, str(why)))
                     if isinstance(why, NoFaceError):
@@ -112,9 +112,9 @@ class Decoding:
     def _decode(self, encoded: bytes, crop: Callable[[Pixels], Pixels] | None) -> Pixels:
         return decode(encoded, self.height, self.width, upright=self.listing.upright, crop=crop)
 
-    def _check_shapes(self, sizes: Sizes) -> None:
+    def _check_shapes(self, sizes: Sizes, latest: str = "") -> None:
         if not self.as_they_are:
-            refuse_unaligned(sizes, self.height, self.width, str(self.listing.source))
+            refuse_unaligned(sizes, self.height, self.width, str(self.listing.source), latest)
 
     def _table(self, filled: Filled) -> str:
         text = io.StringIO(newline="")

@@ -8,15 +8,16 @@ Sizes = Mapping[tuple[int, int], int]
 """How many images there are of each height and width."""
 
 
-def refuse_unaligned(sizes: Sizes, height: int, width: int, source: str) -> None:
+def refuse_unaligned(sizes: Sizes, height: int, width: int, source: str, latest: str = "") -> None:
     """Aligned faces have one size and the shape that the network takes; a network takes anything else in silence.
 
     Square faces fit a narrower network, too: the template is centred in the width, so that to cut off their sides is to
-    align them to it.
+    align them to it. `latest`: the image that was looked at last.
     """
     if len(sizes) > 1:
         (one, _), (other, _) = sorted(sizes.items(), key=lambda size: -size[1])[:2]
-        why = f"images of several sizes, such as {_written(one)} and {_written(other)}"
+        named = f" ({latest})" if latest else ""
+        why = f"images of several sizes, such as {_written(one)} and {_written(other)}{named}"
     elif all(_fits(size, height, width) for size in sizes):
         return
     else:
