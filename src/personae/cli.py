@@ -1,7 +1,6 @@
 """The command line: the commands of all topics, and how errors end them."""
 
 import copy
-import errno
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
@@ -13,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from personae.commands.catalogue import Catalogue
 from personae.console import messages
-from personae.errors import ConfigError, Interrupted, PersonaeError, lacks_memory
+from personae.errors import ConfigError, Interrupted, PersonaeError, lacks_memory, lacks_space
 from personae.interrupts import interruptible
 from personae.version import version
 
@@ -86,7 +85,7 @@ def main() -> None:
     except OSError as error:
         if lacks_memory(error):
             _fail(Interrupted(MEMORY))
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if lacks_space(error):
             _fail(Interrupted(f"{error.filename or 'writing'}: the disk is full; free some space and resume"))
         _fail(ConfigError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
     except (MemoryError, RuntimeError) as error:

@@ -65,6 +65,13 @@ class QuorumLost(PersonaeError):
         self.rejected, self.failed = dict(rejected or {}), dict(failed or {})
 
 
+def lacks_space(error: BaseException) -> bool:
+    """Whether the disk is full: safetensors says so with an error of its own."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return type(error).__name__ == "SafetensorError" and f"(os error {errno.ENOSPC})" in str(error)
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether memory ran out: PyTorch says so with errors of its own, and is not imported for it."""
     if isinstance(error, OSError):

@@ -1,7 +1,6 @@
 """Files that are either whole or absent: write to a temporary name, flush to disk, rename."""
 
 import contextlib
-import errno
 import json
 import os
 import tempfile
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from personae.errors import ConfigError, DataError, Interrupted
+from personae.errors import ConfigError, DataError, Interrupted, lacks_space
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ def replacing(path: Path, *, durable: bool = True, private: bool = False) -> Ite
             _sync(path.parent)  # a rename is durable once its folder is
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if lacks_space(error):
             raise Interrupted(f"{path}: the disk is full; free some space and resume") from error
         raise
 

@@ -1,5 +1,6 @@
-"""Locks on files: between processes, gone with the one that had them, and a clear line where there can be none."""
+"""Locks on files, between processes and gone with the one that had them; and disks that are full."""
 
+import errno
 import os
 import re
 import subprocess
@@ -8,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 from personae.core.stage import Stage
-from personae.errors import ConfigError, DataError
+from personae.errors import ConfigError, DataError, Interrupted
 from personae.experiment import rundir
 from personae.experiment.rundir import RunDirectory
-from personae.files import hold, read_json
+from personae.files import hold, read_json, replacing
 
 HOLDER = """
 import sys, time
@@ -122,3 +124,11 @@ def test_a_file_of_json_that_is_a_pipe_is_refused_and_never_waited_for(tmp_path:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(DataError, match=r"config\.json: this file is damaged \(it is not a plain file"):
         read_json(tmp_path / "config.json", dict)
+
+
+def test_a_full_disk_is_told_whichever_library_finds_it(tmp_path: Path) -> None:
+    error = SafetensorError(f"Error while serializing: I/O error: No space left on device (os error {errno.ENOSPC})")
+    with pytest.raises(Interrupted, match="model: the disk is full; free some space"), replacing(tmp_path / "model"):
+        raise error
+    with pytest.raises(SafetensorError), replacing(tmp_path / "model"):
+        raise SafetensorError("Error while deserializing: InvalidHeader")

@@ -1,6 +1,5 @@
 """What went wrong at a client: the details stay in its own log, and a code out of a closed list leaves it."""
 
-import errno
 import os
 import traceback
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from personae.errors import (
     Unkept,
     Unreadable,
     lacks_memory,
+    lacks_space,
 )
 from personae.progress import unheard
 
@@ -44,7 +44,7 @@ _CODES: tuple[tuple[type[Exception], Problem], ...] = (  # the first that fits
 
 def problem_of(error: Exception) -> Problem:
     """The code that says the most about an error."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if lacks_space(error):
         return Problem.DISK_FULL
     if lacks_memory(error):
         return Problem.MEMORY
