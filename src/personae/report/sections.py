@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from personae.report.content import Note, Section, Table
 from personae.report.first_screen import left
@@ -17,6 +18,7 @@ from personae.words import counted
 WAYS = {"up": "to the server", "down": "to the clients"}
 MOST_ABSENCES = 100
 MOST_ROUNDS = 500  # of suspicion that are shown
+OF_SYNTHETIC = frozenset({"images", "domain", "people", "capture", "seed"})  # keys of a source
 TOLD = 0.05  # a score that one decimal shows as zero says nothing
 
 
@@ -272,16 +274,21 @@ def faces(run: Run) -> Section:
     """Where the faces come from; the report itself shows none."""
     given = run.config.get("data")
     sources = {name: each for name, each in given.items() if isinstance(each, dict)} if isinstance(given, dict) else {}
-    keys = list(
-        dict.fromkeys(key for each in sources.values() for key, value in each.items() if value not in (None, False))
-    )
-    rows = [[name, *(_plain(each.get(key)) for key in keys)] for name, each in sources.items()]
+    said = {name: _said_of(each) for name, each in sources.items()}
+    keys = list(dict.fromkeys(key for each in said.values() for key in each))
+    rows = [[name, *(_plain(each.get(key)) for key in keys)] for name, each in said.items()]
     clients = {client for record in run.records.values() for client in record.last_clients}
     notes = (
         [Note(f"The private faces are divided among {counted(len(clients), 'client')}.")] if clients and rows else []
     )
     tables = [Table(["faces", *keys], rows, "As the experiment names them.", texts=1 + len(keys))] if rows else []
     return Section("faces", "Faces", "Whose photographs were used, and from where.", notes=notes, tables=tables)
+
+
+def _said_of(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What an experiment says of its faces; of photographs nothing that is for synthetic ones."""
+    other = () if source.get("source") == "synthetic" else OF_SYNTHETIC
+    return {key: value for key, value in source.items() if value not in (None, False) and key not in other}
 
 
 def _plain(value: object) -> str:

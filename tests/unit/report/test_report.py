@@ -14,7 +14,7 @@ from personae.report.figures import legend, operating_points, per_client, progre
 from personae.report.html import write_report
 from personae.report.plots import Key, Line, client_bars, curves, thin
 from personae.report.records import read_run
-from personae.report.sections import results
+from personae.report.sections import faces, results
 from personae.report.table import comparison
 from personae.report.verdict import verdict
 
@@ -439,3 +439,12 @@ def test_a_large_run_gives_a_small_page(tmp_path):
     words = read(folder).words
     assert "share of the clients, worst first" in words
     assert "rarer entries are left out; metrics.jsonl has them all" in words
+
+
+def test_faces_from_files_are_not_told_of_as_if_they_were_synthetic(tmp_path):
+    folder = fake_run(tmp_path / "run")
+    sources = {"private": {"source": "faces", "images": 20, "domain": "studio"}, "heldout": {"source": "synthetic"}}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"data": sources}))
+    (table,) = faces(read_run(folder)).tables
+    assert (table.head, table.rows[0]) == (["faces", "source"], ["private", "faces"])
