@@ -26,6 +26,18 @@ def silent(description: str, total: int, unit: str) -> Iterator[Advance]:  # noq
     yield _ignore
 
 
+def once(notify: Notify) -> Notify:
+    """The same line is told only once."""
+    told = set[str]()
+
+    def tell(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            notify(line)
+
+    return tell
+
+
 def unheard(word: object) -> None:
     """What becomes of a notice or an event that nobody waits for."""
 

@@ -17,6 +17,7 @@ from personae.experiment.execution import DeviceName, Execution
 from personae.experiment.kinds import refuse_wrong_kinds
 from personae.experiment.reading import read_experiment
 from personae.experiment.recipes import recipes
+from personae.progress import once
 
 if TYPE_CHECKING:  # what takes seconds to import is imported by those who need it
     from personae.evaluation.protocols import EvaluationProtocol
@@ -237,7 +238,7 @@ def execution_of(
         device=device,
         acceleration=Acceleration().without(without or []),
         progress=meter,
-        notify=notify,
+        notify=once(notify),  # a set of faces may be opened several times
         trackers=tuple(trackers or ()),
     )
 

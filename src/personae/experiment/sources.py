@@ -21,9 +21,9 @@ class Source(Section):
     """
 
     source: str = SYNTHETIC  # "synthetic", or a path
-    identities: int | None = Field(default=None, ge=1)  # how many; by default all there are
+    identities: int | None = Field(default=None, ge=1, lt=2**31)  # how many; by default all there are
     first: int = Field(default=0, ge=0, lt=2**62)  # number of the first one
-    images: int = Field(default=20, ge=1)  # synthetic: images of each identity
+    images: int = Field(default=20, ge=1, lt=2**31)  # synthetic: images of each identity
     domain: str = next(iter(DOMAINS))  # synthetic: ready-made people, captured how
     people: str | None = None  # synthetic: other people, with `capture` in place of `domain`
     capture: str | None = None  # synthetic: how they are captured
