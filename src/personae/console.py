@@ -47,7 +47,7 @@ class _Done(ProgressColumn):
         if task.fields["now"]:
             return Text(task.fields["now"])
         speed = task.finished_speed or task.speed
-        rate = "" if speed is None else f" {_round(speed)} {task.fields['unit']}/s"
+        rate = "" if speed is None else f" {_speed(speed, task.fields['unit'])}"
         return Text(f"{task.completed:.0f}/{task.total or 0:.0f}{rate}")
 
 
@@ -79,7 +79,7 @@ def _lines(description: str, total: int, unit: str) -> Iterator[Advance]:
         left = f", {duration((total - done) / rate)} left" if 0 < done < total else ""
         if going_on:
             return f"{description}, {going_on}{left or f', {duration(at - began)}'}"
-        return f"{description}: {done}/{total} {unit}, {_round(rate)} {unit}/s{left}"
+        return f"{description}: {done}/{total} {unit}, {_speed(rate, unit)}{left}"
 
     def advance(count: int, now: str = "") -> None:
         nonlocal done, spoken, going_on
@@ -100,5 +100,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _round(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+def _speed(rate: float, unit: str) -> str:
+    """By the minute where less than one is done in a second."""
+    shown, of = (rate, "s") if rate >= 1 or not rate else (60 * rate, "min")
+    return f"{shown:,.0f} {unit}/{of}" if shown >= 10 else f"{shown:.2g} {unit}/{of}"

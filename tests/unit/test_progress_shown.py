@@ -45,8 +45,8 @@ def test_work_that_says_nothing_is_counted(written: io.StringIO) -> None:
         advance(2)
         advance(1)
     assert written.getvalue().splitlines() == [
-        "rendering faces: 3/4 images, 0.25 images/s, 4 s left",
-        "rendering faces: 4/4 images, 0.17 images/s",
+        "rendering faces: 3/4 images, 15 images/min, 4 s left",
+        "rendering faces: 4/4 images, 10 images/min",
     ]
 
 
