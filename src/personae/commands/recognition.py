@@ -321,7 +321,7 @@ def _threshold(
 def _stated(chosen: "Threshold | None", gallery: "Gallery | None") -> "Threshold":
     found = chosen or (gallery.threshold if gallery else None)
     if found is None:
-        raise ConfigError("no threshold: give --far with an --evaluation of the model, or --threshold")
+        raise ConfigError("no threshold: give --far (with --evaluation, if the model has no card), or --threshold")
     return found
 
 

@@ -66,7 +66,10 @@ def _across_domains(
     settings = {"data.private.source": str(source), **{f"data.private.{name}": each for name, each in options.items()}}
     settings |= {"partition.source": json.dumps(largest, ensure_ascii=False), "partition.drop_small": "true"}
     settings |= {} if size is None else {"network.height": str(size[0]), "network.width": str(size[1])}
-    because = f"there are {len(domains)} domains: the largest as the labelled source, the others as targets"
+    because = (
+        f"there are {len(domains)} domains: this uses the labels of the largest alone. To use all of them, type "
+        f"personae run {shlex.quote(str(source))}"
+    )
     chosen = (word for item in settings.items() for word in ("--set", "=".join(item)))
     return ["personae", "run", "unsupervised/small", *chosen], because
 

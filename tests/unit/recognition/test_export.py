@@ -571,7 +571,10 @@ def test_what_goes_wrong_in_use_is_one_line(personae, run: Path, people: Path, t
     first = known / "person 0" / "0.png"
     (tmp_path / "other.db").write_text("no database")
     cases = {
-        ("identify", first, *of_run): (2, "no threshold: give --far with an --evaluation of the model, or --threshold"),
+        ("identify", first, *of_run): (
+            2,
+            "no threshold: give --far (with --evaluation, if the model has no card), or --threshold",
+        ),
         ("identify", first, *of_run, "--far", "0.1"): (2, "there is no card beside"),
         ("identify", first, *of_run, "--far", "0.1", "--threshold", "0.1"): (2, "exclude each other"),
         ("identify", first, *of_run, "--benchmark", "x"): (2, "go with --far"),
