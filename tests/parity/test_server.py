@@ -16,7 +16,7 @@ from personae.deployment.join import Member
 from personae.deployment.plan import NOTICES, SERVING, Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
-from personae.errors import ConfigError, QuorumLost
+from personae.errors import ConfigError, DataError, QuorumLost
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import deal
@@ -139,6 +139,14 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
     assert "ann: it is not connected" in found["error"]
     notices = (out / NOTICES).read_text().splitlines()
     assert "eve has not connected; the run goes on without it until it does" in notices
+
+
+def test_too_few_held_out_people_are_told_before_anybody_is_waited_for(tmp_path: Path) -> None:
+    few = {**EXPERIMENT, "evaluation": {"folds": 2, "pairs_per_fold": 4_000}}
+    out = tmp_path / "out"
+    prepare(parse_experiment(few, "few.toml"), out, ["ann", "bob", "eve"], Conditions(wait=3600), resume=False)
+    with pytest.raises(DataError, match=r"evaluation\.pairs_per_fold"):
+        main(Everyone({}), {"out": str(out)})
 
 
 def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_without_it(

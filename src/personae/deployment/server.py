@@ -77,6 +77,7 @@ def conduct(grid: Grid, out: Path) -> None:
             bells=Bells.of_the_server(out),
             poll=POLL,
         )
+        benchmarks = materials.heldout_benchmarks()  # that these faces are too few is said before anybody joins
         out_of_it = Exclusions.of(out).names() | absent(experiment.forgotten)
         expected = [name for name in plan.clients if name not in out_of_it]
         for name in transport.gather(expected, conditions.wait):
@@ -89,7 +90,7 @@ def conduct(grid: Grid, out: Path) -> None:
                 run,
                 _digest(plan, materials),
                 execution,
-                benchmarks=materials.heldout_benchmarks(),
+                benchmarks=benchmarks,
                 public=materials.public.samples() if materials.public else None,
                 coding=coding,
                 cohorts_known=True,  # the seed is part of the experiment, which every client is sent
