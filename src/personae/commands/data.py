@@ -20,7 +20,7 @@ from personae.commands.options import (
 from personae.console import meter, notify
 from personae.data.handling import MIN_SCORE
 from personae.data.inspection import inspect_faces
-from personae.errors import Interrupted
+from personae.interrupts import interruptible
 
 app = typer.Typer()
 faces = typer.Typer(help="Look at faces, pack them into one file, align them.", no_args_is_help=True)
@@ -109,7 +109,7 @@ def align(
     """Find the main face of each image, and move its eyes, nose and mouth to where networks expect them."""
     from personae.data.aligned import align_faces
 
-    try:
+    with interruptible(f"stopped; what is done is in {target}; the same command goes on"):
         path, layout = layout_at(source)
         done = align_faces(
             path,
@@ -125,6 +125,4 @@ def align(
             progress=meter,
             notify=notify,
         )
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped; what is done is in {target}; the same command goes on") from None
     screen.aligned(done, target, as_json)

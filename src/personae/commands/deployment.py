@@ -33,7 +33,8 @@ from personae.commands.options import (
 from personae.console import notify
 from personae.deferred import importing
 from personae.deployment.processes import require_flower
-from personae.errors import ConfigError, Interrupted
+from personae.errors import ConfigError
+from personae.interrupts import interruptible
 from personae.written import options
 
 app = typer.Typer()
@@ -94,7 +95,7 @@ def serve(
     if (superlink is None) != (superlink_certs is None):
         raise ConfigError("--superlink and --superlink-certs go together; leave both out to have a SuperLink started")
     elsewhere = deployed.Elsewhere(superlink, superlink_certs) if superlink and superlink_certs else None
-    try:
+    with interruptible(f"stopped; the completed rounds are in {folder}; continue with the same and --resume"):
         deployed.serve(
             experiment,
             folder,
@@ -108,10 +109,6 @@ def serve(
             superlink=elsewhere,
             notify=notify,
         )
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; the completed rounds are in {folder}; continue with the same and --resume"
-        ) from None
     screen.models(folder, write_report(folder), as_json)
 
 

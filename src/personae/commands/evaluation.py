@@ -36,8 +36,8 @@ from personae.commands.options import (
 from personae.console import meter, notify
 from personae.data import default_cache
 from personae.deferred import importing
-from personae.errors import Interrupted
 from personae.files import require_place
+from personae.interrupts import interruptible
 from personae.written import literal, options
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ def evaluate(
     )
     protocols = protocols_of(on, loaded, far, resamples, handling)
     cache = default_cache() / "embeddings" if use_cache else None
-    try:
+    with interruptible("stopped; sets that were embedded whole are kept, and the same command goes on"):
         found = evaluate_all(loaded.embedder, protocols, cache=cache, device=device, progress=meter)
-    except KeyboardInterrupt:
-        raise Interrupted("stopped; sets that were embedded whole are kept, and the same command goes on") from None
     if save:
         save_evaluation(save, loaded, found)
     if report:

@@ -11,6 +11,7 @@ from personae.commands.options import AsJson, Device, execution_of, runs_at_once
 from personae.console import notify
 from personae.deferred import importing
 from personae.errors import Interrupted, OutOfTime
+from personae.interrupts import interruptible
 from personae.written import literal, options
 
 if TYPE_CHECKING:
@@ -59,20 +60,21 @@ def reproduce_claims(
     hint += f" --first-seed {first_seed}" if first_seed else ""
     hint += "" if workers is None else f" --workers {workers}"
     deadline = None if budget is None else time.monotonic() + 60 * budget
+    left = f"what is done is in {folder}; continue with: {hint}"
     try:
-        result = reproduce(
-            system,
-            folder,
-            scale=scale,
-            claims=[item.strip() for item in claims.split(",")] if claims else [],
-            seeds=seeds,
-            first_seed=first_seed,
-            resume=resume,
-            records=records or [],
-            runner=Runner(execution_of(device, runs_at_once(device, workers)), deadline),
-            notify=notify,
-        )
-    except (KeyboardInterrupt, OutOfTime) as stop:
-        why = f"the {budget:g} minutes are spent" if isinstance(stop, OutOfTime) else "stopped"
-        raise Interrupted(f"{why}; what is done is in {folder}; continue with: {hint}") from None
+        with interruptible(f"stopped; {left}"):
+            result = reproduce(
+                system,
+                folder,
+                scale=scale,
+                claims=[item.strip() for item in claims.split(",")] if claims else [],
+                seeds=seeds,
+                first_seed=first_seed,
+                resume=resume,
+                records=records or [],
+                runner=Runner(execution_of(device, runs_at_once(device, workers)), deadline),
+                notify=notify,
+            )
+    except OutOfTime:
+        raise Interrupted(f"the {budget:g} minutes are spent; {left}") from None
     screen.findings_of_claims(result, folder, as_json)

@@ -151,8 +151,8 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
     if not situation.people:
         if not situation.start:
             raise ConfigError(
-                "nobody says who is on these photographs, and training on such begins with a model that knows faces: "
-                "give --weights or --public, or a folder of photographs for each person"
+                "nobody says who is on these photographs. To train on them takes a model that knows faces: give "
+                "--weights or --public, or put the photographs of each person into a folder"
             )
         return _clustering() + _unlabelled(situation), (
             f"Each client groups its own photographs by {situation.start}, and all train on these groups together. "
