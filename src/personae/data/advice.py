@@ -67,8 +67,8 @@ def _across_domains(
     settings |= {"partition.source": json.dumps(largest, ensure_ascii=False), "partition.drop_small": "true"}
     settings |= {} if size is None else {"network.height": str(size[0]), "network.width": str(size[1])}
     because = (
-        f"there are {len(domains)} domains: this uses the labels of the largest alone. To use all of them, type "
-        f"personae run {shlex.quote(str(source))}"
+        f"there are {len(domains)} domains: this uses the labels of the largest alone, and `personae run` on the faces "
+        "themselves uses all"
     )
     chosen = (word for item in settings.items() for word in ("--set", "=".join(item)))
     return ["personae", "run", "unsupervised/small", *chosen], because
