@@ -33,6 +33,7 @@ LABELS, IMAGES = "labels.csv", "images"
 _MAX_LABELS = 500_000_000
 _NAMED_IN_VAIN = 100_000  # lines of a table in a zip that may name no file of it: each is told
 _LONGEST_LINE = 1_000_000
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, `zipfile` unpacks all at once, however large that is
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 Row = dict[str, str]
@@ -192,6 +193,8 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
         name = path_inside(member.filename, str(file))
         if name in members and not member.is_dir():
             raise DataError(f"{file}: {name} is in the zip twice; pack it again with one of them")
+        if member.compress_type not in _METHODS:
+            raise DataError(f"{file}: {name} is packed by a method that is not read; pack it again with deflate")
         members[name] = member
     return members
 
