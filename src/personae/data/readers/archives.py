@@ -34,7 +34,7 @@ _MAX_LABELS = 500_000_000
 _NAMED_IN_VAIN = 100_000  # lines of a table in a zip that may name no file of it: each is told
 _LONGEST_LINE = 1_000_000
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, `zipfile` unpacks all at once, however large that is
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 Row = dict[str, str]
 
@@ -47,7 +47,7 @@ def read_archive(file: Path) -> Listing:
                 raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}, {OR_UNLABELLED}")
             with _text_in(archive, members[LABELS], file) as text:
                 rows = _rows(text, file, most=len(members) + _NAMED_IN_VAIN)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
 
     def there(path: str, where: str) -> None:
@@ -75,7 +75,7 @@ def read_archived_heap(file: Path) -> Listing:
             if LABELS in members:
                 with _text_in(archive, members[LABELS], file) as text:
                     rows = _rows(text, file, ("path",), most=len(members) + _NAMED_IN_VAIN)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
     files = [name for name, member in members.items() if not member.is_dir() and _is_visible(name)]
     paths = [name for name in files if is_image(name)]
@@ -255,5 +255,5 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
         raise ImageError(f"declares more than {MAX_BYTES:,} bytes")
     try:
         return archive.read(member)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ImageError("damaged in the zip") from error
