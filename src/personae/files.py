@@ -83,6 +83,15 @@ def hold(path: Path, taken: str) -> FileLock:
     return held
 
 
+@contextlib.contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Whatever keeps a run from writing down where it stands, or what happened, interrupts it."""
+    try:
+        yield
+    except OSError as error:
+        raise Interrupted(f"{path}: cannot be written ({error.strerror}); repair that and resume") from error
+
+
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
     with replacing(path, durable=durable, private=private) as temporary:
         temporary.write_bytes(content)

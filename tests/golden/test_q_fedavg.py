@@ -119,6 +119,21 @@ def test_a_loss_that_cannot_be_counts_as_none(claimed: dict[str, float]):
     assert abs(float(moved[0])) < 1e-9 < float(moved[1])
 
 
+@pytest.mark.parametrize("q", [0.001, 0.5])
+@pytest.mark.parametrize("claim", [{"ann": 0.0, "bob": 1.0}, {"bob": 1.0}])
+def test_who_claims_no_loss_does_not_hold_everybody_back(claim: dict[str, float], q: float):
+    """F^(q - 1) has no bound where q is below 1, and a single client could end the training of all."""
+    backbone = Backbone(TinyPlan().build(), 8)
+    w = backbone.state()
+    server = Server(w, backbone, None, None, generator(0), 1, 1)
+
+    def moved(losses: dict[str, float]) -> float:
+        merged = QFedAvg(q=q).merge(State(model=w), replies(w.layout, w.flat, {"ann": 0.1, "bob": 0.1}, losses), server)
+        return float((merged.model.flat - w.flat)[1])
+
+    assert moved(claim) > 0.05 * moved({"ann": 1.0, "bob": 1.0}) > 0
+
+
 def test_losses_beyond_all_bounds_are_told():
     backbone = Backbone(TinyPlan().build(), 8)
     w = backbone.state()

@@ -30,6 +30,7 @@ from personae.parts.local_step import LocalStep
 from personae.parts.margins import Margin
 
 BEFORE = "before"  # the figure that carries F_k
+SURE = 0.01  # with q below 1, no lower loss holds the step back by more: one client that claims none would end it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,10 @@ class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
             stay = 0.0
             for reply in replies:
                 p = weight_of(self.weighting, reply.up.samples.value)
-                F = max(reply.up.training.values.get(BEFORE, 0.0), 0.0) + 1e-10  # q - 1 may be a negative power
+                F = max(reply.up.training.values.get(BEFORE, 0.0), 0.0) + 1e-10
+                least = SURE if self.q < 1 else 0.0  # where q - 1 is a negative power
                 way = (w - reply.up.model.flat.to(w.device))[:trained]  # statistics of BatchNorm are no weights
-                stay += p * self.q * F ** (self.q - 1) * L**2 * float(way.square().sum())
+                stay += p * self.q * max(F, least) ** (self.q - 1) * L**2 * float(way.square().sum())
                 yield reply.up.model.flat, p * L * F**self.q
             yield w, stay
 

@@ -21,6 +21,9 @@ from personae.core.payload import Count, Gradient, NetworkVector
 from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.errors import ConfigError
+from personae.runtime.firewall import Firewall
+
+WITHIN = 0.97  # of a bound that is known but for rounding
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class Scene:
     def honest(self, name: str) -> Tensor:
         """The steps of all honest clients in a field; those of the attackers where nobody else was asked."""
         return torch.stack([sent.step(name) for sent in self.others or self.attackers])
+
+    def longest(self, name: str, claimed: float) -> float:
+        """How long a step may be without being drawn back, of who claims so many times the median of samples."""
+        usual = statistics.median(map(float, self.honest(name).norm(dim=1)))
+        return WITHIN * Firewall().norm_multiple * math.sqrt(claimed) * usual
 
     def claims(self, sent: Sent, multiple: float) -> dict[str, int]:
         """By field, so many times the median of samples, or what the attacker has if that is more."""

@@ -17,8 +17,7 @@ class ImpossibleStatistics(Attack):
     name: ClassVar[str] = "impossible-statistics"
 
     def check(self, algorithm: AnyAlgorithm) -> None:
-        if ModelState not in algorithm.types.up.kinds().values():
-            raise ValueError(f"clients of {algorithm.name} send no statistics of BatchNorm")
+        require_statistics(algorithm)
 
     def answer(self, sent: Sent, scene: Scene) -> Message:  # noqa: ARG002
         changed: dict[str, Any] = {}
@@ -29,3 +28,9 @@ class ImpossibleStatistics(Attack):
                     view.fill_(-self.scale)
             changed[name] = type(vector)(vector.layout, flat)
         return recast(type(sent.up), sent.up, **changed)
+
+
+def require_statistics(algorithm: AnyAlgorithm) -> None:
+    """Raises ValueError where clients send none."""
+    if ModelState not in algorithm.types.up.kinds().values():
+        raise ValueError(f"clients of {algorithm.name} send no statistics of BatchNorm")

@@ -181,11 +181,9 @@ class NetworkVector(Payload):
         return f"{self.layout.name_at(int(places[first]))} holds variances {where}"
 
     def measures(self, model: "ModelState") -> Mapping[str, float]:
-        """Statistics apart from weights: they are larger by far, and a long step of the weights would hide in them."""
+        """Of weights alone: statistics are larger by far, and a long step of the weights would hide in them."""
         step = self.flat - model.entries(self.layout).to(self.flat.device)
-        weights = self.layout.trainable_size
-        found = {UPDATE: float(step[:weights].norm())}
-        return found if weights == len(step) else {**found, STATISTICS: float(step[weights:].norm())}
+        return {UPDATE: float(step[: self.layout.trainable_size].norm())}
 
     def drawn_back(self, model: "ModelState", factors: Mapping[str, float]) -> Self:
         begin, flat = model.entries(self.layout).to(self.flat.device), self.flat.clone()

@@ -46,9 +46,10 @@ class Stage(StageOptions):
     aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):  # it becomes the name of files
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):  # it becomes the name of files
             raise ConfigError(
-                f"stage {self.name!r}: a name begins with a letter or digit and goes on with these, '.', '_' and '-'"
+                f"stage {self.name!r}: a name begins with a letter or digit, goes on with these, '.', '_' and '-', and "
+                "has no more than 100 characters"
             )
         if not 1 <= self.rounds <= MOST_ROUNDS:
             raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be from 1 to {MOST_ROUNDS:,}")

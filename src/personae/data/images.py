@@ -22,6 +22,7 @@ MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # as of JPEG; decoders hold whole lines more than once
 MAX_BYTES = 100_000_000
 MAX_SCANS = 100  # of a JPEG; encoders make about ten
+MAX_SCANNED = 1_000_000_000  # pixels in all its scans together
 
 NO_FACE = "no face was found"
 
@@ -125,15 +126,14 @@ def size_of(encoded: bytes) -> tuple[int, int]:
     return header.height, header.width
 
 
-def _refuse_many_scans(encoded: bytes) -> None:
+def _refuse_many_scans(encoded: bytes, height: int, width: int) -> None:
     """Every scan of a progressive JPEG goes over all its pixels; the marker cannot be part of what is compressed."""
-    if encoded.count(_SCAN) > MAX_SCANS:
-        raise ImageError(f"more than {MAX_SCANS} scans")
+    scans = encoded.count(_SCAN) if encoded.startswith(_JPEG) else 1
+    if scans > min(MAX_SCANS, MAX_SCANNED // max(1, height * width)):
+        raise ImageError(f"{scans} scans of {width} x {height} pixels are too many")
 
 
 def _decode(encoded: bytes, enough: int) -> Pixels:
-    if encoded.startswith(_JPEG):
-        _refuse_many_scans(encoded)
     pixels = _decode_jpeg(encoded, enough) if encoded.startswith(_JPEG) else None
     return _decode_any(encoded) if pixels is None else pixels
 
@@ -146,6 +146,7 @@ def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(encoded)
         _refuse_huge(height, width)
+        _refuse_many_scans(encoded, height, width)
         if colours not in ("YCbCr", "Gray", "RGB"):
             return None
         return np.asarray(simplejpeg.decode_jpeg(encoded, "RGB", min_height=enough, min_width=enough))
@@ -158,6 +159,7 @@ def _decode_jpeg(encoded: bytes, enough: int) -> Pixels | None:
 def _decode_any(encoded: bytes) -> Pixels:
     with _opened(encoded) as image:
         _refuse_huge(image.height, image.width)
+        _refuse_many_scans(encoded, image.height, image.width)
         rgb = _as_rgb(image)
         if rgb is not image:
             image.close()  # its pixels would take as much again

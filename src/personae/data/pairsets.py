@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from personae.data.faces import FaceSet, Rows
 from personae.data.packs import is_pack, pairs_in
+from personae.data.readers.archives import DAMAGED
 from personae.data.readers.bins import SUFFIX
 from personae.data.readers.groups import find_groups, read_groups
 from personae.data.readers.official import (
@@ -110,6 +111,8 @@ def lfw_pairs(path: Path) -> str | None:
             return archive.read(LFW).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {LFW} is not text in UTF-8; write it again") from error
+    except DAMAGED as error:
+        raise DataError(f"{path}: {LFW} is damaged in the zip ({error}); download or pack it again") from error
 
 
 def _parse(text: str, source: str, faces: FaceSet, incomplete: bool) -> PairSet:

@@ -25,6 +25,8 @@ def apply(raw: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text  # a bare word is a string
+    if why := impossible(value):
+        raise ConfigError(f"--set {path.strip()}: {why}")
     *sections, leaf = path.strip().split(".")
     place: Any = raw
     for section in sections:
@@ -48,6 +50,16 @@ def apply(raw: dict[str, Any], override: str) -> None:
         if before != value and (leaf == "name" or SYNTHETIC in (before, value)):
             place.clear()
     place[leaf] = value
+
+
+def impossible(value: object) -> str | None:
+    """Why no setting can have this value, which TOML allows."""
+    match value:
+        case int() if not -(2**63) <= value < 2**63:  # Python may refuse to print it, too
+            return "it has a number of more than 64 bits"
+        case str() if "\0" in value:
+            return "it has a text with the character \\u0000, which nothing can be called by"
+    return None
 
 
 def begins_anew(path: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from personae.errors import ConfigError
-from personae.experiment.overrides import absolute, apply, begins_anew
+from personae.experiment.overrides import absolute, apply, begins_anew, impossible
 from personae.experiment.recipes import absent, folder_of, locate
 from personae.experiment.variants import EXTENDS, VARIANTS, merged, varied
 
@@ -67,7 +67,7 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
         raise ConfigError(f"{path}: it cannot be read as text: {error}") from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists in lists
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
-    _refuse_depth(raw, path)
+    _refuse_odd(raw, path)
     if EXTENDS not in raw:
         return raw
     other, chain = locate(str(raw.pop(EXTENDS)), path.parent), below | {path.resolve()}
@@ -79,11 +79,14 @@ def _read(path: Path, below: frozenset[Path] = frozenset()) -> dict[str, Any]:
     return whole
 
 
-def _refuse_depth(raw: Mapping[str, Any], path: Path) -> None:
-    """Whatever goes through an experiment later goes down all its tables."""
+def _refuse_odd(raw: Mapping[str, Any], path: Path) -> None:
+    """Whatever goes through an experiment later goes down all its tables, prints numbers and opens files."""
     level: list[Any] = [raw]
     for _ in range(DEEPEST):
         values = [list(each.values()) if isinstance(each, Mapping) else each for each in level]
-        level = [item for items in values for item in items if isinstance(item, Mapping | list)]
+        found = [item for items in values for item in items]
+        if why := next(filter(None, map(impossible, found)), None):
+            raise ConfigError(f"{path}: {why}")
+        level = [item for item in found if isinstance(item, Mapping | list)]
     if level:
         raise ConfigError(f"{path}: its tables are nested more than {DEEPEST} deep; no experiment needs that")

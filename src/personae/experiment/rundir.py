@@ -24,7 +24,7 @@ from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
 from personae.experiment.retention import SCHEDULE
-from personae.files import hold, private_folder, read_json, replacing, sweep, write_text
+from personae.files import hold, private_folder, read_json, replacing, resumable, sweep, write_text
 from personae.privacy.disclosure import descriptions, leaves
 from personae.progress import Notify, unheard
 from personae.runtime.checkpoint import LATEST
@@ -157,21 +157,27 @@ class RunDirectory:
         return self
 
     def close(self) -> None:
-        for file in self._records.values():
-            file.close()
-        self._lock.release()
+        try:
+            with resumable(self.path):
+                for file in self._records.values():
+                    file.close()
+        finally:
+            self._lock.release()
 
     def write(self, entry: Entry) -> None:
-        self._records[entry.record].write(entry.line())
+        with resumable(self.path):
+            self._records[entry.record].write(entry.line())
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
         entries = {name: entry.cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
-        with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
-            safetensors.torch.save_file(entries, temporary)
-        self._evaluated(self.path / "evaluation", stage, round_, results)
+        with resumable(self.path):
+            with replacing(self.path / "models" / f"{stage.name}.safetensors") as temporary:
+                safetensors.torch.save_file(entries, temporary)
+            self._evaluated(self.path / "evaluation", stage, round_, results)
 
     def begun(self, stage: Stage, results: Mapping[str, Result]) -> None:
-        self._evaluated(self.path / "evaluation" / "given", stage, 0, results)
+        with resumable(self.path):
+            self._evaluated(self.path / "evaluation" / "given", stage, 0, results)
 
     def _evaluated(self, folder: Path, stage: Stage, round_: int, results: Mapping[str, Result]) -> None:
         benchmarks = {name: dataclasses.asdict(result) for name, result in results.items()}  # type: ignore[call-overload]
@@ -190,9 +196,10 @@ class RunDirectory:
 
     def position(self) -> dict[str, int]:
         """The lengths of the records, now safely on disk."""
-        for file in self._records.values():
-            file.flush()
-            os.fsync(file.fileno())
+        with resumable(self.path):
+            for file in self._records.values():
+                file.flush()
+                os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._records.items()}
 
     def rewind(self, position: Mapping[str, int]) -> None:

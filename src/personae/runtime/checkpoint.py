@@ -10,7 +10,7 @@ from personae.core.layout import Layout
 from personae.core.message import ServerState
 from personae.core.stage import Recipe, Stage
 from personae.errors import ConfigError, DataError
-from personae.files import replacing, write_bytes
+from personae.files import replacing, resumable, write_bytes
 from personae.progress import Notify, unheard
 from personae.runtime.seal import sealed, unsealed
 
@@ -57,17 +57,18 @@ class Checkpoints:
         place = {"experiment": self.experiment, "stage": stage.name, "round": round_}
         stand = {"journal": journal, "figures": dict(figures), "excluded": sorted(excluded)}
         content = sealed(wire.encode(state), place | stand)
-        if round_ == stage.rounds if final is None else final:
-            write_bytes(self._finished(stage.name), content, private=True)
-        elif self.every and round_ % self.every == 0:
-            write_bytes(self._kept(stage.name, round_), content, private=True)
-        if self._latest.exists():
-            with replacing(self._before, durable=False) as temporary:
-                try:
-                    temporary.hardlink_to(self._latest)
-                except OSError:  # a disk without links
-                    shutil.copy(self._latest, temporary)
-        write_bytes(self._latest, content, private=True)
+        with resumable(self._latest):
+            if round_ == stage.rounds if final is None else final:
+                write_bytes(self._finished(stage.name), content, private=True)
+            elif self.every and round_ % self.every == 0:
+                write_bytes(self._kept(stage.name, round_), content, private=True)
+            if self._latest.exists():
+                with replacing(self._before, durable=False) as temporary:
+                    try:
+                        temporary.hardlink_to(self._latest)
+                    except OSError:  # a disk without links
+                        shutil.copy(self._latest, temporary)
+            write_bytes(self._latest, content, private=True)
 
     def latest(self) -> tuple[Position, ServerState] | None:
         """The last completed round and the state after it; None if no round was ever completed.

@@ -17,6 +17,7 @@ from personae.runtime.suspicion import FEWEST, Ruling, ruling, signs_of
 
 STEPS = (UPDATE, GRADIENT)
 DRAWN_BACK = (*STEPS, STATISTICS, SAMPLES)  # what can be made smaller and still be what it is
+STRAYING = 4 / 3  # how much farther statistics of BatchNorm may go; a client with another camera goes twice as far
 ABOUT = 1.25  # up to so many times the median is about the median, since no two clients have quite the same
 REFUSED = 10.0  # of anything else, and among few clients, so many times the median is out of all proportion
 
@@ -115,7 +116,9 @@ class Firewall:
                 bound = max(multiple, REFUSED if few else 0.0) * median
                 if quantity == UPDATE:
                     bound = max(bound * _allowance(measures, client, most), least)
-                if value > bound > 0:
+                elif quantity == STATISTICS and not few:  # who has many images knows them better, and counts for more
+                    bound /= _allowance(measures, client, most)
+                if value > bound and (bound > 0 or quantity == STATISTICS):
                     found.setdefault(client, {})[quantity] = (bound / value) ** (2 if quantity in STEPS else 1)
         return found
 
@@ -128,7 +131,7 @@ class Firewall:
 
     def _multiple(self, quantity: str) -> float:
         """Statistics of BatchNorm follow the images of a client, which differ more than what is learnt from them."""
-        return (6 if quantity == STATISTICS else 1) * self.norm_multiple
+        return (STRAYING if quantity == STATISTICS else 1) * self.norm_multiple
 
 
 def _allowance(measures: Mapping[str, Measures], client: str, most: float) -> float:

@@ -13,12 +13,13 @@ from personae.core.algorithm import ClientInfo, Question, Reply, Server
 from personae.core.layer import recast
 from personae.core.message import Message, ServerState
 from personae.core.payload import ModelState, Scalars
-from personae.core.quantities import SAMPLES
+from personae.core.quantities import SAMPLES, STATISTICS
 from personae.core.selection import Knowledge
 from personae.core.stage import Stage
 from personae.errors import Diverged, PersonaeError, QuorumLost
+from personae.runtime.consensus import Consensus
 from personae.runtime.exchange import Exchange
-from personae.runtime.firewall import Firewall, Measures, measured
+from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
 from personae.runtime.suspicion import Fingerprints, Ruling
 from personae.runtime.transport import Failure
@@ -66,7 +67,7 @@ def federated_round(
     layout, types = server.backbone.layout, stage.algorithm.types
     rejected: dict[str, str] = {}
     failures: dict[str, Failure] = {}
-    measures: dict[str, Measures] = {}
+    measures: dict[str, dict[str, float]] = {}
     figures: dict[str, dict[str, float]] = {}
     left = list(clients)
     for question in types.before:
@@ -76,7 +77,7 @@ def federated_round(
         answered(len(asked) - len(left))
         _require_quorum(stage, server.round, len(clients), len(left), failures, rejected)
     prints: dict[str, Tensor] = {}
-    fingerprints = Fingerprints(state.model)
+    fingerprints, consensus = Fingerprints(state.model), Consensus(state.model)
     trained = None if any(layer.noisy for layer in stage.layers) else state.model
     alone = stage.judges_alone or any(layer.hides_single_updates for layer in stage.layers)  # nobody is compared
     with spool(layout, scratch) as kept:
@@ -92,12 +93,16 @@ def federated_round(
             else:
                 measures[name] = measured(answer.message, state.model)
                 figures[name] = _figures(answer.message)
-                if not alone and (print_ := fingerprints.of(answer.message)) is not None:
-                    prints[name] = print_
+                if not alone:
+                    consensus.hear(name, answer.message)
+                    if (print_ := fingerprints.of(answer.message)) is not None:
+                        prints[name] = print_
                 kept.put(name, answer.message)
         heard = {*failures, *rejected, *measures}
         silent = [client for client in clients if client.name not in heard]
         failures |= {client.name: Failure(client, "it did not answer") for client in silent}
+        for name, distance in consensus.distances().items():
+            measures[name][STATISTICS] = distance
         if not alone:
             rejected |= firewall.outliers(measures)
         compared = [client.name for client in clients if client.name in prints and client.name not in rejected]
@@ -117,7 +122,7 @@ def federated_round(
             replies = (Reply(client, kept.look(client.name)) for client in spared)
             with suppress(PersonaeError):  # then there would be no state
                 otherwise = stage.algorithm.merge(state, replies, _aside(server))
-        merged = stage.algorithm.merge(state, _replies(kept, accepted, drawn_back, state.model), server)
+        merged = stage.algorithm.merge(state, _replies(kept, accepted, drawn_back, consensus.model), server)
     said = {client.name: figures[client.name] for client in accepted}
     return Outcome(
         merged,

@@ -23,6 +23,7 @@ from personae.core.layout import Layout
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.core.quantities import SAMPLES
 from personae.errors import ConfigError
+from personae.runtime.consensus import Consensus
 from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
 from toys import Crowd, Rehearsal, quickly, random_faces, stage_of
@@ -113,7 +114,7 @@ def test_bounded_counts_are_the_most_that_the_firewall_lets_pass(scene: Scene, n
     assert up.samples == Count(500)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["inflated-counts", "bounded-counts", "backdoor-counts"])
+@pytest.mark.parametrize("name", ["inflated-counts", "bounded-counts", "backdoor-split", "hidden-flip"])
 def test_who_sends_no_number_of_samples_cannot_claim_any(name: str):
     with pytest.raises(ValueError, match="send no number of samples"):
         ATTACKS[name]().check(Unsupervised())
@@ -125,6 +126,51 @@ def test_impossible_statistics_are_variances_below_zero(scene: Scene, backbone: 
     honest = backbone.layout.views(scene.attackers[0].up.model.flat)  # type: ignore[attr-defined]
     for name, view in found.items():
         assert (view == -1).all() if name.endswith("running_var") else torch.equal(view, honest[name])
+
+
+def test_skewed_statistics_are_off_by_so_many_distances_of_honest_ones(scene: Scene):
+    """Whatever else an attacker sends is honest, and it claims three times the median of 14.5 samples."""
+    consensus = Consensus(scene.attackers[0].down.model)
+    for sent in scene.others:
+        consensus.hear(sent.client.name, sent.up)
+    usual = statistics.median(consensus.distances().values())
+    ups = [ATTACKS["skewed-statistics"](reach=5.0).answer(sent, scene) for sent in scene.attackers]  # type: ignore[call-arg]
+    for sent, up in zip(scene.attackers, ups, strict=True):
+        assert up.samples == Count(43)  # type: ignore[attr-defined]
+        w = weights(sent.down.model.layout)
+        assert torch.equal(up.model.flat[w], sent.up.model.flat[w])  # type: ignore[attr-defined]
+        consensus.hear(sent.client.name, up)
+    # Of ten updates the middle is elsewhere than of the eight honest ones.
+    assert consensus.distances()["client 0"] == pytest.approx(5 * usual, rel=0.2)
+    assert torch.equal(*(up.model.flat[w.stop :] for up in ups))  # type: ignore[attr-defined]
+
+
+def test_a_split_backdoor_moves_each_weight_by_one_attacker(scene: Scene):
+    x, _, w = begin_and_end(scene)
+    models = [ATTACKS["backdoor-split"]().answer(sent, scene).model.flat for sent in scene.attackers]  # type: ignore[attr-defined]
+    steps = [model[w] - x[w] for model in models]
+    assert not (steps[0] * steps[1]).any()
+    common = sum(sent.up.model.flat[w] - x[w] for sent in scene.attackers)  # type: ignore[attr-defined]
+    assert float(torch.cosine_similarity(steps[0] + steps[1], common, dim=0)) > 0.99
+    assert_just_within_bounds(scene, models)
+
+
+def test_a_hidden_flip_goes_along_with_the_others_as_little_as_it_can(scene: Scene):
+    x, _, w = begin_and_end(scene)
+    models = [ATTACKS["hidden-flip"]().answer(sent, scene).model.flat for sent in scene.attackers]  # type: ignore[attr-defined]
+    total = sum(sent.up.model.flat[w] - x[w] for sent in scene.others)  # type: ignore[attr-defined]
+    for sent, model in zip(scene.attackers, models, strict=True):
+        assert 0 < float(torch.cosine_similarity(model[w] - x[w], total, dim=0)) < 0.1
+        assert float(torch.cosine_similarity(model[w] - x[w], x[w] - sent.up.model.flat[w], dim=0)) > 0.8  # type: ignore[attr-defined]
+    assert_just_within_bounds(scene, models)
+
+
+def assert_just_within_bounds(scene: Scene, models: list[torch.Tensor]):
+    """Of who claims three times the median of samples; of the whole round the median is a little higher."""
+    x, _, w = begin_and_end(scene)
+    honest = statistics.median(float((sent.up.model.flat - x)[w].norm()) for sent in scene.others)  # type: ignore[attr-defined]
+    for model in models:
+        assert float((model - x)[w].norm()) == pytest.approx(0.97 * 1.5 * 3**0.5 * honest, rel=1e-4)
 
 
 def test_equal_updates_are_equal_and_against_what_attackers_have_learnt(scene: Scene):

@@ -248,6 +248,43 @@ def wide_table(root: Path) -> None:
         writer.write_table(pyarrow.table({"image": images, "label": list(range(8))}))
 
 
+def prefixed_table(root: Path) -> None:
+    """Cells of a megabyte, each of which is written as being the one before."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    names = ("image", "label", "note")
+    with parquet.ParquetWriter(
+        root / "prefixed.parquet",
+        pyarrow.schema([("image", pyarrow.binary()), ("label", pyarrow.string()), ("note", pyarrow.string())]),
+        use_dictionary=False,
+        column_encoding=dict(zip(names, ("PLAIN", "PLAIN", "DELTA_BYTE_ARRAY"), strict=True)),
+    ) as writer:
+        for _ in range(12):
+            cells = [GOOD] * 80, ["ann"] * 80, ["x" * 1_000_000] * 80
+            writer.write_table(pyarrow.table(dict(zip(names, cells, strict=True))))
+
+
+def table_with_more(root: Path) -> None:
+    """Beside the bytes of each image a list of 35 million numbers, which take nothing in the file."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    many = 35_000_000
+    more = pyarrow.ListArray.from_arrays([0, many, 2 * many], np.zeros(2 * many, np.int64))
+    images = pyarrow.StructArray.from_arrays([pyarrow.array([GOOD, GOOD]), more], ["bytes", "more"])
+    parquet.write_table(pyarrow.table({"image": images, "label": [0, 1]}), root / "more.parquet", compression="zstd")
+
+
+def packed(name: str, method: int) -> Callable[[Path], None]:
+    """A zip by a method that is unpacked all at once, however little of it is asked for."""
+
+    def make(root: Path) -> None:
+        with zipfile.ZipFile(root / name, "w", method) as archive:
+            archive.writestr("labels.csv", "path,identity\na.png,ann\n")
+            archive.writestr("images/a.png", GOOD)
+
+    return make
+
+
 def wide_zip(root: Path) -> None:
     """One cell of a hundred thousand characters, which all others would have to be as wide as."""
     lines = [f"{number}.png,ann,{'x' * 100_000 if number == 7 else ''}\n" for number in range(5000)]
@@ -295,6 +332,15 @@ def many_scans(root: Path) -> None:
     content = stream.getvalue()
     last = content.rindex(b"\xff\xda")
     folder("scans", content[:-2] + content[last:-2] * 2600 + content[-2:])(root)
+
+
+def many_large_scans(root: Path) -> None:
+    """No more scans than may be, of as many pixels as may be: half a minute for 300 kB."""
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(stream, "JPEG", progressive=True)
+    content = stream.getvalue()
+    last = content.rindex(b"\xff\xda")
+    folder("large-scans", content[:-2] + content[last:-2] * 90 + content[-2:])(root)
 
 
 def nested_groups(root: Path) -> None:
@@ -374,7 +420,12 @@ CORPUS: dict[str, tuple[Callable[[Path], None], str]] = {
     "endless.zip": (long_zip("endless.zip", b"x"), "a line has more than 1,000,000 characters"),
     "named.bin": (pickled_array("named.bin", again=False), "read"),
     "again.bin": (pickled_array("again.bin", again=True), "makes far more of its bytes than there are"),
+    "bzip2.zip": (packed("bzip2.zip", zipfile.ZIP_BZIP2), "labels.csv is packed by a method that is not read"),
+    "lzma.zip": (packed("lzma.zip", zipfile.ZIP_LZMA), "labels.csv is packed by a method that is not read"),
+    "prefixed.parquet": (prefixed_table, "cell of more than 10,000 char"),
+    "more.parquet": (table_with_more, "read 0"),
     "scans": (many_scans, UNUSED),
+    "large-scans": (many_large_scans, UNUSED),
     "header.faces": (large_header, "header.faces: a damaged pack"),
     "pixels.faces": (many_pixels, "pixels.faces: a damaged pack"),
 }

@@ -14,6 +14,7 @@ from PIL import Image
 
 from personae.core.backbone import Backbone
 from personae.data import open_faces, read_pairs
+from personae.data.pairsets import lfw_pairs
 from personae.data.readers.pickled import read_bin, write_bin
 from personae.errors import DataError
 from personae.evaluation.suite import evaluate
@@ -243,3 +244,12 @@ def test_evaluation_uses_the_pairs_that_come_with_the_faces(tmp_path, monkeypatc
     assert list(of_bin.metrics) == ["accuracy", "accuracy_std", "tar@2.5e-01"]
     assert (of_bin.genuine_pairs, of_bin.impostor_pairs) == (20, 20)
     assert json.loads(json.dumps(of_bin.metrics)) == of_bin.metrics
+
+
+def test_a_list_that_is_damaged_in_a_zip_is_named(tmp_path: Path):
+    file = tmp_path / "lfw.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("pairs.txt", "1 1\nann 1 1\nann 1 bob 1\n")
+    file.write_bytes(file.read_bytes().replace(b"1 1\nann", b"7 1\nann"))
+    with pytest.raises(DataError, match=r"lfw\.zip: pairs\.txt is damaged in the zip \(Bad CRC-32.*pack it again"):
+        lfw_pairs(file)

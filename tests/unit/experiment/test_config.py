@@ -172,6 +172,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "quorum", value=0), "quorum is 0"),
         (set_at("stages", 0, "after", value="later"), "'later' is not an earlier stage"),
         (set_at("stages", 0, "name", value="../escape"), r"stage .*escape.: a name begins with a letter"),
+        (set_at("stages", 0, "name", value="a" * 101), "has no more than 100 characters"),
         (set_at("stages", value=[]), "at least one of"),
         (set_at("data", "private", "idents", value=3), r"data\.private\.idents: .* did you mean identities\?"),
         (set_at("data", "private", value={}), "need the number of identities"),
@@ -276,6 +277,10 @@ DIGITS, DEEP = b"9" * 5000, b"[" * 5000 + b"]" * 5000
         (b"name = ", "not valid TOML"),
         (b"\xff\xfe", "read as text"),
         (b"seed = " + DIGITS, "not valid TOML"),
+        (b"seed = 0x" + b"f" * 5000, "a number of more than 64 bits"),
+        (b"[[stages]]\nrounds = 0o" + b"7" * 6000, "a number of more than 64 bits"),
+        (b'weights = "a\\u0000b"', "with the character"),
+        (b'extends = "a\\u0000b"', "with the character"),
         (b"seed = " + DEEP, "not valid TOML"),
         (b"seed = " + b"{a=" * 5000 + b"1" + b"}" * 5000, "not valid TOML"),
         (b".".join([b"a"] * 5000) + b" = 1", "nested more than 20 deep"),
@@ -364,7 +369,7 @@ def test_an_experiment_does_not_choose_the_folder_of_its_run(name: str):
         parse_experiment({"name": name, "stages": [{"name": "a", "algorithm": {"name": "fedpe"}}]}, "test")
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000 + "]" * 5000])
+@pytest.mark.parametrize("text", ["9" * 5000, "0x" + "f" * 5000, "[" * 5000 + "]" * 5000])
 def test_a_setting_of_any_length_ends_in_one_line(tmp_path: Path, text: str):
     file = tmp_path / "a.toml"
     file.write_text('name = "a"\n[[stages]]\nname = "a"\nalgorithm = { name = "fedpe" }\n')

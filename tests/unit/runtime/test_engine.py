@@ -101,6 +101,7 @@ def test_replies_are_merged_in_the_order_of_the_clients_whatever_the_order_of_th
         return merge(self, state, iter(replies), server)
 
     monkeypatch.setattr(FedPE, "merge", noting)
+    rehearsal = replace(rehearsal, firewall=Firewall(enabled=False))  # a round that it changes is merged twice
     rehearsal.run(Reversed(SameProcess(rehearsal.federation)))
     assert seen == [[ClientInfo(name, index) for index, name in enumerate(("ann", "bob", "eve", "zoe"))]] * 2
 
@@ -352,7 +353,8 @@ def test_a_start_that_cannot_be_evaluated_keeps_nobody_from_training(tmp_path: P
 
     run = Rehearsal(tmp_path, (stage_of(quickly(FedPE())),), benchmarks=(Overflowing(),))
     run.run()
-    assert [event["event"] for event in run.notebook.books["metrics"]] == ["round", "round", "global", "personal"]
+    told = [event["event"] for event in run.notebook.books["metrics"] if event["event"] != "suspicion"]
+    assert told == ["round", "round", "global", "personal"]
     assert run.notices == ["fedpe: the start has no figures; its embeddings are not finite before training"]
 
 

@@ -16,7 +16,7 @@ from personae.algorithms.fedpe import State
 from personae.core.layout import Layout
 from personae.core.message import LocalState
 from personae.core.payload import ModelState
-from personae.errors import ConfigError, DataError, Unkept
+from personae.errors import ConfigError, DataError, Interrupted, Unkept
 from personae.runtime.checkpoint import BEFORE, LATEST, Checkpoints, Position
 from personae.runtime.store import RUN, PrivateStore, mark_run, require_kept
 from toys import stage_of
@@ -172,6 +172,24 @@ def test_what_cannot_be_written_or_read_interrupts_whatever_the_reason(
     monkeypatch.setattr(Path, "read_bytes", failing)
     with pytest.raises(Unkept, match=r"000001\.safetensors: this private state cannot be read .*; repair"):
         store.load("federate", Kept, layout)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE])
+def test_a_checkpoint_that_cannot_be_written_interrupts_and_leaves_the_last_one(
+    checkpoints: Checkpoints, layout: Layout, monkeypatch: pytest.MonkeyPatch, number: int
+):
+    """With the exit code of a wrong option, a service would not begin again once the disk is back."""
+    checkpoints.save(STAGES[0], 1, state(layout, 1), {}, {})
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", failing)
+        with pytest.raises(Interrupted, match=r"latest\.safetensors: cannot be written .*; repair that and resume"):
+            checkpoints.save(STAGES[0], 2, state(layout, 2), {}, {})
+    position, _ = checkpoints.latest() or pytest.fail("there is none")
+    assert position.round == 1
 
 
 def test_nobody_else_can_read_what_is_private(store: PrivateStore, checkpoints: Checkpoints, layout: Layout):

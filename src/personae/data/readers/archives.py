@@ -33,7 +33,8 @@ LABELS, IMAGES = "labels.csv", "images"
 _MAX_LABELS = 500_000_000
 _NAMED_IN_VAIN = 100_000  # lines of a table in a zip that may name no file of it: each is told
 _LONGEST_LINE = 1_000_000
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, `zipfile` unpacks all at once, however large that is
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
 Row = dict[str, str]
 
@@ -46,7 +47,7 @@ def read_archive(file: Path) -> Listing:
                 raise DataError(f"{file}: no {LABELS} in the zip; it should hold images/ and {LABELS}, {OR_UNLABELLED}")
             with _text_in(archive, members[LABELS], file) as text:
                 rows = _rows(text, file, most=len(members) + _NAMED_IN_VAIN)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
 
     def there(path: str, where: str) -> None:
@@ -74,7 +75,7 @@ def read_archived_heap(file: Path) -> Listing:
             if LABELS in members:
                 with _text_in(archive, members[LABELS], file) as text:
                     rows = _rows(text, file, ("path",), most=len(members) + _NAMED_IN_VAIN)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{file}: not a readable zip ({error}); download or pack it again") from error
     files = [name for name, member in members.items() if not member.is_dir() and _is_visible(name)]
     paths = [name for name in files if is_image(name)]
@@ -192,6 +193,8 @@ def _members(archive: zipfile.ZipFile, file: Path) -> dict[str, zipfile.ZipInfo]
         name = path_inside(member.filename, str(file))
         if name in members and not member.is_dir():
             raise DataError(f"{file}: {name} is in the zip twice; pack it again with one of them")
+        if member.compress_type not in _METHODS:
+            raise DataError(f"{file}: {name} is packed by a method that is not read; pack it again with deflate")
         members[name] = member
     return members
 
@@ -252,5 +255,5 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
         raise ImageError(f"declares more than {MAX_BYTES:,} bytes")
     try:
         return archive.read(member)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ImageError("damaged in the zip") from error

@@ -15,6 +15,8 @@ _MAX_PAGES = 2_000_000
 _UNPACKED, _PACKED = 2, 3  # fields of a page's header
 _DATA, _DICTIONARY, _DATA_2 = 5, 7, 8  # and the parts of it, of which a page has one; each begins with how many values
 _VALUES = 1
+_ENCODINGS = {_DATA: 2, _DATA_2: 4}  # where these say how values are written
+_PREFIXED = 7  # as what differs from the value before: any number of values may repeat a whole page
 _DEEPEST = 8
 
 
@@ -25,8 +27,8 @@ class _Malformed(Exception):
 def check_pages(file: Path, metadata: Any) -> dict[str, int]:
     """Raise DataError where a page lies outside of the file or would not fit into memory.
 
-    Gives for each column how many bytes a row of it may take: the mean of its largest page, or a whole dictionary,
-    since any number of rows may stand for the same large entry.
+    Gives for each column, by its path, how many bytes a row of it may take: the mean of its largest page, or the whole
+    of what any number of rows may repeat, such as a dictionary.
     """
     weights: dict[str, int] = {}
     columns = (
@@ -39,7 +41,7 @@ def check_pages(file: Path, metadata: Any) -> dict[str, int]:
             pages = 0
             for column in columns:
                 found, weight = _check_column(content, column)
-                name, pages = column.path_in_schema.split(".")[0], pages + found
+                name, pages = column.path_in_schema, pages + found
                 weights[name] = max(weights.get(name, 0), weight)
                 if pages > _MAX_PAGES:
                     raise _Malformed(f"more than {_MAX_PAGES:,} pages")
@@ -64,8 +66,10 @@ def _check_column(content: mmap.mmap, column: Any) -> tuple[int, int]:
             raise _Malformed("it is longer than its column")
         if max(packed, unpacked) > MAX_PAGE:
             raise _Malformed(f"it declares {unpacked:,} bytes, and more than {MAX_PAGE:,} are not read")
+        repeated = _DICTIONARY in parts
+        repeated |= any(parts.get(kind, {}).get(number) == _PREFIXED for kind, number in _ENCODINGS.items())
         values = parts.get(_DATA, parts.get(_DATA_2, {})).get(_VALUES, 0)
-        weight = max(weight, unpacked if _DICTIONARY in parts else unpacked // max(1, values))
+        weight = max(weight, unpacked if repeated else unpacked // max(1, values))
         place, pages = place + packed, pages + 1
     return pages, weight
 

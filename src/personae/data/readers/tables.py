@@ -113,12 +113,14 @@ class _Shard:
     name: str
     parquet: Any
     image: str
+    content: str
+    """The path of the column with the bytes of images; whatever stands beside these is not read."""
     label: str
     classes: Sequence[str] | None
     """What whole numbers in the column of labels stand for."""
     others: tuple[str, ...]
     weights: Mapping[str, int]
-    """Bytes that a row of each column may take."""
+    """Bytes that a row of each column may take, by the path of the column."""
 
     def at_once(self, most: int, columns: Iterable[str]) -> int:
         """How many rows of these columns fit into memory."""
@@ -193,8 +195,8 @@ class _Reader:
         if group != self.group or row < self.first:
             self.group, self.held = group, []
             self.first = int(self._ends[group - 1]) if group else 0
-            rows = self.shard.at_once(_ROWS, [self.shard.image])
-            self.batches = self.shard.parquet.iter_batches(rows, [group], [self.shard.image])
+            rows = self.shard.at_once(_ROWS, [self.shard.content])
+            self.batches = self.shard.parquet.iter_batches(rows, [group], [self.shard.content])
         while row >= self.first + len(self.held):
             self.first, self.held = self.first + len(self.held), []
             batch = next(self.batches, None)
@@ -229,6 +231,7 @@ def _open(file: Path, root: Path) -> _Shard:
         name=str(file.relative_to(root)) if file != root else file.name,
         parquet=table,
         image=image,
+        content=f"{image}.bytes" if _types().is_struct(schema.field(image).type) else image,
         label=label,
         classes=features.get(label, {}).get("names"),
         others=tuple(item.name for item in others if item.name != label),
@@ -260,9 +263,10 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 def _holds_images(item: Any) -> bool:
-    types = _types()
-    binary = types.is_binary(item.type) or types.is_large_binary(item.type)
-    return bool(binary) or (types.is_struct(item.type) and item.type.get_field_index("bytes") >= 0)
+    types, kind = _types(), item.type
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _is_scalar(kind: Any) -> bool:
