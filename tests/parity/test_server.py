@@ -13,7 +13,7 @@ from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.forgetting import forget, plan_forgetting
 from personae.deployment.join import Member
-from personae.deployment.plan import NOTICES, SERVING, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, POST, SERVING, Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, QuorumLost
@@ -26,7 +26,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.files import hold
 from personae.privacy.forgotten_log import operator_key, verify
-from personae.runtime.post import Turn
+from personae.runtime.post import Post, Turn
 
 EXPERIMENT = {
     "name": "tiny",
@@ -62,8 +62,8 @@ EXPERIMENT = {
 class Everyone(DesksOfTheirOwn):
     """The connection breaks after so many requests."""
 
-    def __init__(self, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
-        super().__init__(desks)
+    def __init__(self, out: Path, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
+        super().__init__(Post(out / POST), desks)
         self.left = breaks_after
 
     def take(self, turn: Turn) -> str:
@@ -104,7 +104,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     out = tmp_path / "out"
     prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
     for breaks_after in (1, 4, 6, 9, None):  # in the evaluation, in the first, the second and the third round
-        grid = Everyone(clients(tmp_path / "homes", dealt), breaks_after)  # all are new, too
+        grid = Everyone(out, clients(tmp_path / "homes", dealt), breaks_after)  # all are new, too
         if breaks_after is None:
             main(grid, {"out": str(out)})
             assert outcome(out) == {"code": 0, "error": ""}
@@ -132,7 +132,7 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
     out = tmp_path / "out"
     prepare(experiment, out, ["ann", "bob", "eve"], Conditions(wait=0), resume=False)
     with pytest.raises(QuorumLost):
-        main(Everyone({}), {"out": str(out)})
+        main(Everyone(out, {}), {"out": str(out)})
     found = outcome(out)
     assert found is not None
     assert found["code"] == 6
@@ -161,7 +161,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     conduct(without, tmp_path / "alone", execution)
 
     prepare(experiment, out, names, conditions, resume=False)
-    main(Everyone(clients(tmp_path / "homes", dealt)), {"out": str(out)})
+    main(Everyone(out, clients(tmp_path / "homes", dealt)), {"out": str(out)})
     before = model_digests(out)
 
     entry = forget(plan_forgetting(out, gone), operator_key())
@@ -174,7 +174,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     with pytest.raises(ConfigError, match="was forgotten already"):
         plan_forgetting(out, gone)
     prepare(experiment, out, left, conditions, resume=True)  # its key may be gone
-    main(Everyone(clients(tmp_path / "homes", dealt[1:])), {"out": str(out)})
+    main(Everyone(out, clients(tmp_path / "homes", dealt[1:])), {"out": str(out)})
     assert model_digests(out) == model_digests(tmp_path / "alone")
     assert model_digests(out) != before
     assert gone not in (out / "metrics.jsonl").read_text() + (out / "ledger.jsonl").read_text()
