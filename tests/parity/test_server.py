@@ -1,6 +1,7 @@
 """The server of a deployment and clients with their own faces, in one process: all but Flower's own programs."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,34 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
         (kept,) = (tmp_path / "homes" / name / "runs").iterdir()
         assert kept.name == Plan.read(out).job.run
         assert kept_states(kept / name) == kept_states(tmp_path / "alone" / "private" / name)
+
+
+def test_what_a_client_keeps_of_a_round_survives_a_loss_of_power_once_it_has_answered(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, flush = set[Path](), os.fsync
+
+    def noting(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        flush(descriptor)
+
+    class Looking(Everyone):
+        looked = 0
+
+        def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
+            content = super().reply(client, told, frame)
+            for kept in (tmp_path / "homes" / client / "runs").rglob("[0-9]*.safetensors"):
+                assert {kept, kept.parent} <= flushed
+                self.looked += 1
+            return content
+
+    monkeypatch.setattr(os, "fsync", noting)
+    dealt = deal(Materials(experiment, Execution(cache=tmp_path / "cache")), tmp_path / "dealt")
+    out = tmp_path / "out"
+    prepare(experiment, out, [path.stem for path in dealt], Conditions(deadline=120, wait=1), resume=False)
+    grid = Looking(out, clients(tmp_path / "homes", dealt))
+    main(grid, {"out": str(out)})
+    assert grid.looked
 
 
 def personal(out: Path) -> list[dict[str, Any]]:
