@@ -16,10 +16,10 @@ from personae.core.message import Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.runtime import frames
+from personae.runtime.flower import TOGETHER
 from personae.runtime.post import Answered, Post, Return, Slip, Turn, prefix
 
 LIFETIME = 30.0  # seconds without a sign of life after which a client is not connected any more
-LINGER = 0.5  # seconds for which an answer waits for others to go with
 LOOK = 1.0  # seconds between two looks whether clients are still there
 INTERRUPTED = frames.of_trouble(Trouble(failure=FailureCode(Problem.INTERRUPTED)))
 NOT_CONNECTED, LOST = "it is not connected", "its connection was lost"
@@ -64,8 +64,8 @@ class Mailbox:
         self._come = asyncio.Event()
 
     async def turn(self, turn: Turn) -> Return:
-        """Take requests, and give what answers there are; wait for one, where somebody is at work, and for those that
-        come soon after it: many answers in one return cost hardly more than one.
+        """Take requests, and give what answers there are; wait for all of them, or for as many as go together, because
+        many answers in one return cost hardly more than one.
         """
         now = time.monotonic()
         bodies = {name: self._post.take(name) for name in {asked.body for asked in turn.asked}}
@@ -80,18 +80,21 @@ class Mailbox:
             box.letter = Letter(asked.number, start, body, now + turn.patience)
             box.rung.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(turn.wait) as limit:
-                while self._at_work:
+            async with asyncio.timeout(turn.wait):
+                while self._at_work and self._size < TOGETHER:
                     self._come.clear()
                     await self._come.wait()
-                    soon = asyncio.get_running_loop().time() + LINGER
-                    limit.reschedule(min(limit.when() or soon, soon))
         connected = [name for name, box in self._boxes.items() if box.connected]
         return Return(connected, [*self._taken()])
 
     @property
     def _at_work(self) -> bool:
         return any(box.letter for box in self._boxes.values())
+
+    @property
+    def _size(self) -> int:
+        """Bytes of answers that are here."""
+        return sum(content.size for _, content in self._answers if isinstance(content, Slip))
 
     def clear(self) -> None:
         """Whoever asked is gone, and somebody else will ask."""

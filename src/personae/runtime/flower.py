@@ -18,7 +18,7 @@ from personae.runtime.problems import PROBLEMS
 from personae.runtime.transport import Answer, Failure, Request
 
 CONTENT = "content"  # the only record of a message, and its only entry
-TOGETHER = 16 << 20  # bytes of requests in one turn: the first clients begin before the last request is written
+TOGETHER = 64 << 20  # bytes of requests, or of answers, that go together: more are dealt with while others come
 LISTEN = 0.01  # seconds between two looks whether a bell has rung, which cost nothing
 HOLD = 10.0  # seconds for which the gate keeps a turn without an answer
 GATHER = 0.5  # seconds between two looks at who is connected

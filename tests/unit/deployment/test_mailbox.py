@@ -68,7 +68,11 @@ def test_a_request_is_given_until_it_is_answered_and_then_no_more(tmp_path: Path
     happening(scene, tmp_path)
 
 
-def test_a_turn_waits_for_an_answer_where_somebody_is_at_work(tmp_path: Path) -> None:
+def test_a_turn_waits_where_somebody_is_at_work_until_all_have_answered_or_much_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "TOGETHER", 100)
+
     async def scene(mail: Mailbox, server: Server) -> None:
         began = time.monotonic()
         assert server.heard(await mail.turn(server.turn(wait=30))) == {}  # nobody is
@@ -77,9 +81,16 @@ def test_a_turn_waits_for_an_answer_where_somebody_is_at_work(tmp_path: Path) ->
         asking = asyncio.ensure_future(mail.turn(server.turn("ann", "bob", wait=30)))
         await asyncio.sleep(0)
         mail.answer("bob", "for bob", server.post.slip(b"bob's"))
-        assert server.heard(await asking) == {"for bob": b"bob's"}
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        mail.answer("ann", "for ann", server.post.slip(b"ann's"))
+        assert server.heard(await asking) == {"for bob": b"bob's", "for ann": b"ann's"}
+        asking = asyncio.ensure_future(mail.turn(server.turn("ann", "bob", wait=30)))
+        await asyncio.sleep(0)
+        mail.answer("bob", "for bob", server.post.slip(bytes(100)))
+        assert server.heard(await asking) == {"for bob": bytes(100)}
         assert time.monotonic() - began < 20
-        assert server.heard(await mail.turn(server.turn(wait=0.05))) == {}
+        assert server.heard(await mail.turn(server.turn(wait=0.05))) == {}  # ann goes on
 
     happening(scene, tmp_path)
 
