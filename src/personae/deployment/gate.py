@@ -48,7 +48,7 @@ SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
 HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
 IDLE = 30  # seconds for which a connection may be silent between two calls
-PART = 1 << 18  # bytes of a request that are read at a time
+PART = 1 << 16  # bytes of a request that are read at a time; each connection has room for as many, ever after
 
 
 @dataclass

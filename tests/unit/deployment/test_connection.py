@@ -105,6 +105,7 @@ def test_signs_of_life_keep_a_place(guarded: Guarded, monkeypatch: pytest.Monkey
     ann = connect(guarded).enter()
     guarded.gate._mail.miss("ann")
     eventually(lambda: guarded.gate._mail._boxes["ann"].connected)
+    assert len(guarded.gate._server.server_state.connections) == 1  # they need none of their own
     ann.leave()
 
 
