@@ -175,7 +175,7 @@ def test_too_few_held_out_people_are_told_before_anybody_is_waited_for(tmp_path:
     out = tmp_path / "out"
     prepare(parse_experiment(few, "few.toml"), out, ["ann", "bob", "eve"], Conditions(wait=3600), resume=False)
     with pytest.raises(DataError, match=r"evaluation\.pairs_per_fold"):
-        main(Everyone({}), {"out": str(out)})
+        main(Everyone(out, {}), {"out": str(out)})
 
 
 def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_without_it(
