@@ -14,7 +14,7 @@ from personae.deployment.desk import Desk
 from personae.deployment.job import Job
 from personae.runtime.flower import unwrapped, wrapped
 from personae.runtime.host import ClientHost
-from personae.runtime.post import Answered, Return, Turn
+from personae.runtime.post import Answered, Post, Return, Turn
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from toys import NAMES, Rehearsal
 
@@ -27,9 +27,9 @@ class FakeGrid(Grid):
     Clients are told `job` where the server does not tell them anything.
     """
 
-    def __init__(self, desk: Desk | None, job: str = "", names: Iterable[str] = NAMES) -> None:
+    def __init__(self, post: Post, desk: Desk | None, job: str = "", names: Iterable[str] = NAMES) -> None:
         self.connected = {*names}
-        self.desk, self.job = desk, job
+        self.post, self.desk, self.job = post, desk, job
         self.sent: dict[str, Turn] = {}
         self.asked: dict[str, tuple[str, bytes, bytes]] = {}  # requests that nobody has answered
         self.absent: list[str] = []  # requests to whom is not there
@@ -56,11 +56,12 @@ class FakeGrid(Grid):
         return [self.take(Turn.parse(unwrapped(message.content))) for message in messages]
 
     def take(self, turn: Turn) -> str:
+        bodies = {name: self.post.take(name).whole() for name in {each.body for each in turn.asked}}
         for each in turn.asked:
             if each.client not in self.connected:
                 self.absent.append(each.number)
                 continue
-            frame = each.head + bytes(turn.bodies[each.body])
+            frame = each.head + bodies[each.body]
             self.crossed["down"] += len(frame) + len(turn.told)
             self.asked[each.number] = each.client, turn.told, frame
         number = f"turn {len(self.sent)}"
@@ -79,7 +80,7 @@ class FakeGrid(Grid):
                 del self.asked[each]
                 content = self.reply(client, told, frame)
                 self.crossed["up"] += len(content)
-                answered.append(Answered(each, content))
+                answered.append(Answered(each, self.post.slip(content).left()))
         returned = Return(sorted(self.connected), answered)
         return [Message(wrapped(returned.packed()), 1, "query")]
 
@@ -97,8 +98,8 @@ class FakeGrid(Grid):
 class DesksOfTheirOwn(FakeGrid):
     """Each client has one."""
 
-    def __init__(self, desks: dict[str, Desk]) -> None:
-        super().__init__(None, "", desks)
+    def __init__(self, post: Post, desks: dict[str, Desk]) -> None:
+        super().__init__(post, None, "", desks)
         self._desks = desks
 
     def desk_of(self, client: str) -> Desk:
@@ -129,4 +130,4 @@ def grid_of(run: Rehearsal, home: Path, coding: str = "exact", max_bytes: int = 
     """All clients of a rehearsal at one desk."""
     problems = ProblemLog(home / PROBLEMS)
     desk = Desk(lambda job: ClientHost(run.federation, problems=problems), run.notices.append, problems)
-    return FakeGrid(desk, Job("toys", {}, coding, max_bytes).text())
+    return FakeGrid(Post(home / "post"), desk, Job("toys", {}, coding, max_bytes).text())

@@ -167,7 +167,8 @@ def records(run: Rehearsal) -> tuple[Any, ...]:
 
 def check(combination: Combination, folder: Path, grids: Any, *, begins_there: bool) -> None:
     whole, cut = rehearse(folder / "whole", combination).run(), rehearse(folder / "cut", combination)
-    there = GridTransport(cut.federation, grids(cut), deadline=60, poll=0.01)
+    grid = grids(cut)
+    there = GridTransport(cut.federation, grid, grid.post, deadline=60, poll=0.01)
     first, second = (there, SameProcess(cut.federation)) if begins_there else (SameProcess(cut.federation), there)
     assert records(cut_off(cut, after=1, transport=first).run(second)) == records(whole)
     forgets(whole)

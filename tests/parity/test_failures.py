@@ -26,6 +26,7 @@ from personae.runtime.coding import CODINGS
 from personae.runtime.flower import GridTransport
 from personae.runtime.host import ClientHost
 from personae.runtime.inprocess import SameProcess, WorkerProcesses
+from personae.runtime.post import Post
 from personae.runtime.problems import PROBLEMS, ProblemLog
 from toys import TRAINING, Rehearsal, Smuggler, stage_of
 
@@ -82,7 +83,7 @@ def grids(tmp_path: Path) -> Any:
     def make(run: Rehearsal, job: Job) -> Recording:
         problems = ProblemLog(tmp_path / NAME / PROBLEMS)
         desk = Desk(lambda job: ClientHost(run.federation, problems=problems), lambda line: None, problems)
-        return Recording(desk, job.text())
+        return Recording(Post(tmp_path / "post"), desk, job.text())
 
     return make
 
@@ -93,7 +94,7 @@ def rehearse(folder: Path, **trouble: int | str) -> Rehearsal:
 
 
 def over(run: Rehearsal, grid: FakeGrid, coding: str = "exact") -> GridTransport:
-    return GridTransport(run.federation, grid, deadline=60, poll=0.01, coding=CODINGS[coding])
+    return GridTransport(run.federation, grid, grid.post, deadline=60, poll=0.01, coding=CODINGS[coding])
 
 
 def assert_told(run: Rehearsal, grid: Recording, home: Path, problem: Problem) -> None:
@@ -239,7 +240,7 @@ def test_what_a_lying_client_says_is_neither_printed_nor_kept(tmp_path: Path, gr
     honest = grids(first, Job("toys", {}))
     for number, lie in enumerate(LIES):
         run = rehearse(tmp_path / str(number))
-        grid = Lying(honest.desk, honest.job)
+        grid = Lying(honest.post, honest.desk, honest.job)
         grid.lie = lie
         run.run(over(run, grid))
         (event,) = run.notebook.rounds()

@@ -46,7 +46,7 @@ def rehearse(folder: Path, name: str) -> Rehearsal:
 def test_every_algorithm_ends_in_the_same_bits(name: str, tmp_path: Path, grids: Any) -> None:
     here, there = rehearse(tmp_path / "here", name).run(), rehearse(tmp_path / "there", name)
     grid = grids(there)
-    there.run(GridTransport(there.federation, grid, deadline=60, poll=0.01))
+    there.run(over(there, grid))
     assert records(there) == records(here)
     assert not there.notices or all("as" in notice for notice in there.notices)
 
@@ -76,7 +76,7 @@ def model(run: Rehearsal) -> ModelState:
 
 
 def over(run: Rehearsal, grid: FakeGrid, **options: Any) -> GridTransport:
-    return GridTransport(run.federation, grid, **{"deadline": 60, "poll": 0.01, **options})
+    return GridTransport(run.federation, grid, grid.post, **{"deadline": 60, "poll": 0.01, **options})
 
 
 def test_bad_clients_fail_as_they_do_in_one_process(tmp_path: Path, grids: Any) -> None:
@@ -95,7 +95,7 @@ class Tampering(FakeGrid):
     """One client answers with other bytes than its desk gave it."""
 
     def __init__(self, inner: FakeGrid, name: str, spoil: Callable[[bytes], bytes]) -> None:
-        super().__init__(inner.desk, inner.job)
+        super().__init__(inner.post, inner.desk, inner.job)
         self.name, self.spoil = name, spoil
 
     def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
@@ -181,6 +181,11 @@ def test_who_is_silent_is_left_behind_at_the_deadline_and_heard_again_later(tmp_
     assert late not in grid.asked
 
 
+def bodies(grid: FakeGrid) -> list[int]:
+    """In each turn."""
+    return [len({each.body for each in turn.asked}) for turn in grid.sent.values()]
+
+
 def test_what_is_alike_is_sent_once_and_what_is_large_in_several_turns(
     tmp_path: Path, grids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,11 +197,11 @@ def test_what_is_alike_is_sent_once_and_what_is_large_in_several_turns(
     ]
     alike = [replace(each, down=one[0].down) for each in one]
     assert len([*over(run, grid).exchange(alike)]) == len(NAMES)
-    assert [len(turn.bodies) for turn in grid.sent.values()] == [1]
+    assert bodies(grid) == [1]
     grid.sent.clear()
     monkeypatch.setattr(flower, "TOGETHER", 1)
     assert {answer.client.name for answer in over(run, grid).exchange(one)} == {*NAMES}
-    assert [len(turn.bodies) for turn in grid.sent.values()] == [1] * len(NAMES)
+    assert bodies(grid) == [1] * len(NAMES)
 
 
 def test_who_is_not_connected_fails_at_once_and_is_waited_for_at_the_beginning(tmp_path: Path, grids: Any) -> None:

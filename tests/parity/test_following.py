@@ -30,7 +30,7 @@ def test_a_server_tells_stage_round_loss_and_time_and_its_run_can_be_watched(
     assert watched.stdout == "stage 1 of 3, pretrain, round 0 of 1\n"
     desks = clients(tmp_path / "homes", dealt)
     with pytest.raises(ConnectionError):
-        main(Everyone(desks, breaks_after=9), {"out": str(out)})
+        main(Everyone(out, desks, breaks_after=9), {"out": str(out)})
     follower._report()
     record = read_run(out).records["federate"]
     last, loss = max(record.seconds), record.loss
@@ -42,7 +42,7 @@ def test_a_server_tells_stage_round_loss_and_time_and_its_run_can_be_watched(
     assert told[last] in watched.stdout
     assert (out / "watch.html").is_file()
     before = len(told)
-    main(Everyone(desks), {"out": str(out)})
+    main(Everyone(out, desks), {"out": str(out)})
     follower._report()
     assert [line.partition(", loss")[0] for line in told[before:]] == [
         *(f"stage 2 of 3, federate, round {number} of 3" for number in range(last + 1, 4)),

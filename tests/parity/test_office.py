@@ -21,7 +21,7 @@ from personae.core.threads import torch_threads
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
-from personae.deployment.plan import Conditions
+from personae.deployment.plan import POST, Conditions
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, PersonaeError
@@ -34,6 +34,7 @@ from personae.experiment.home import own_run
 from personae.experiment.materials import Materials
 from personae.experiment.model import load_model
 from personae.runtime.federation import Evaluator
+from personae.runtime.post import Post
 
 OFFICES = ("Berlin", "Oslo", "Paris")
 TRAINING = {"batch_size": 8, "iterations": 2}
@@ -81,7 +82,7 @@ def held(folder: Path, known: Experiment, out: Path) -> None:
             accept=frozenset({ALL}),
         )
         desks[name] = Desk(member.host, member.execution.notify, member.problems)
-    main(DesksOfTheirOwn(desks), {"out": str(out)})
+    main(DesksOfTheirOwn(Post(out / POST), desks), {"out": str(out)})
 
 
 SEEN: dict[tuple[str, ...], list[Tensor]] = {}  # by an office's people: vectors of its test faces when it was evaluated

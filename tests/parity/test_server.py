@@ -1,6 +1,7 @@
 """The server of a deployment and clients with their own faces, in one process: all but Flower's own programs."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.forgetting import forget, plan_forgetting
 from personae.deployment.join import Member
-from personae.deployment.plan import NOTICES, SERVING, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, POST, SERVING, Conditions, Plan, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.errors import ConfigError, DataError, QuorumLost
@@ -26,7 +27,7 @@ from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
 from personae.files import hold
 from personae.privacy.forgotten_log import operator_key, verify
-from personae.runtime.post import Turn
+from personae.runtime.post import Post, Turn
 
 EXPERIMENT = {
     "name": "tiny",
@@ -62,8 +63,8 @@ EXPERIMENT = {
 class Everyone(DesksOfTheirOwn):
     """The connection breaks after so many requests."""
 
-    def __init__(self, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
-        super().__init__(desks)
+    def __init__(self, out: Path, desks: dict[str, Desk], breaks_after: int | None = None) -> None:
+        super().__init__(Post(out / POST), desks)
         self.left = breaks_after
 
     def take(self, turn: Turn) -> str:
@@ -104,7 +105,7 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
     out = tmp_path / "out"
     prepare(experiment, out, names, Conditions(deadline=120, wait=1), resume=False)
     for breaks_after in (1, 4, 6, 9, None):  # in the evaluation, in the first, the second and the third round
-        grid = Everyone(clients(tmp_path / "homes", dealt), breaks_after)  # all are new, too
+        grid = Everyone(out, clients(tmp_path / "homes", dealt), breaks_after)  # all are new, too
         if breaks_after is None:
             main(grid, {"out": str(out)})
             assert outcome(out) == {"code": 0, "error": ""}
@@ -121,6 +122,34 @@ def test_a_server_that_breaks_down_at_any_place_ends_in_the_bits_of_one_process(
         assert kept_states(kept / name) == kept_states(tmp_path / "alone" / "private" / name)
 
 
+def test_what_a_client_keeps_of_a_round_survives_a_loss_of_power_once_it_has_answered(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, flush = set[Path](), os.fsync
+
+    def noting(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        flush(descriptor)
+
+    class Looking(Everyone):
+        looked = 0
+
+        def reply(self, client: str, told: bytes, frame: bytes) -> bytes:
+            content = super().reply(client, told, frame)
+            for kept in (tmp_path / "homes" / client / "runs").rglob("[0-9]*.safetensors"):
+                assert {kept, kept.parent} <= flushed
+                self.looked += 1
+            return content
+
+    monkeypatch.setattr(os, "fsync", noting)
+    dealt = deal(Materials(experiment, Execution(cache=tmp_path / "cache")), tmp_path / "dealt")
+    out = tmp_path / "out"
+    prepare(experiment, out, [path.stem for path in dealt], Conditions(deadline=120, wait=1), resume=False)
+    grid = Looking(out, clients(tmp_path / "homes", dealt))
+    main(grid, {"out": str(out)})
+    assert grid.looked
+
+
 def personal(out: Path) -> list[dict[str, Any]]:
     """Figures of clients; a server over a network has no faces of theirs to look at itself."""
     events = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -132,7 +161,7 @@ def test_who_does_not_come_is_named_and_a_lost_quorum_is_told(experiment: Experi
     out = tmp_path / "out"
     prepare(experiment, out, ["ann", "bob", "eve"], Conditions(wait=0), resume=False)
     with pytest.raises(QuorumLost):
-        main(Everyone({}), {"out": str(out)})
+        main(Everyone(out, {}), {"out": str(out)})
     found = outcome(out)
     assert found is not None
     assert found["code"] == 6
@@ -146,7 +175,7 @@ def test_too_few_held_out_people_are_told_before_anybody_is_waited_for(tmp_path:
     out = tmp_path / "out"
     prepare(parse_experiment(few, "few.toml"), out, ["ann", "bob", "eve"], Conditions(wait=3600), resume=False)
     with pytest.raises(DataError, match=r"evaluation\.pairs_per_fold"):
-        main(Everyone({}), {"out": str(out)})
+        main(Everyone(out, {}), {"out": str(out)})
 
 
 def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_without_it(
@@ -161,7 +190,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     conduct(without, tmp_path / "alone", execution)
 
     prepare(experiment, out, names, conditions, resume=False)
-    main(Everyone(clients(tmp_path / "homes", dealt)), {"out": str(out)})
+    main(Everyone(out, clients(tmp_path / "homes", dealt)), {"out": str(out)})
     before = model_digests(out)
 
     entry = forget(plan_forgetting(out, gone), operator_key())
@@ -174,7 +203,7 @@ def test_a_server_that_has_forgotten_a_client_ends_in_the_bits_of_one_process_wi
     with pytest.raises(ConfigError, match="was forgotten already"):
         plan_forgetting(out, gone)
     prepare(experiment, out, left, conditions, resume=True)  # its key may be gone
-    main(Everyone(clients(tmp_path / "homes", dealt[1:])), {"out": str(out)})
+    main(Everyone(out, clients(tmp_path / "homes", dealt[1:])), {"out": str(out)})
     assert model_digests(out) == model_digests(tmp_path / "alone")
     assert model_digests(out) != before
     assert gone not in (out / "metrics.jsonl").read_text() + (out / "ledger.jsonl").read_text()

@@ -60,7 +60,7 @@ class _Reply:
 
 
 class _Line:
-    """Calls over a connection that stays open between them. One thread makes them, and another may cut it."""
+    """Calls over a connection that stays open between them. Threads take turns, and any of them may cut it."""
 
     def __init__(self, server: str, trust: ssl.SSLContext, timeout: float = CALL) -> None:
         self._http = _through_proxy(server, trust, timeout) or http.client.HTTPSConnection(
@@ -165,11 +165,12 @@ class Connection:
         self._line.cut()
 
     def _beat(self) -> None:
-        line = _Line(self._server, self._trust)
+        """Over the connection that a client at work does not use: it stays open, and a server has one for each client.
+        A call that is on its way is a sign of life, too.
+        """
         while not self._over.wait(BEAT):
             with suppress(OSError, http.client.HTTPException):  # the thread that asks for requests finds out
-                line.post(ALIVE, b"", self._headers())
-        line.cut()
+                self._line.post(ALIVE, b"", self._headers())
 
     def _headers(self) -> dict[str, str]:
         return {**self._signer.headers(), SESSION: self._session}

@@ -53,8 +53,8 @@ class Desk:
 
     def open(self, told: bytes) -> None:
         """What a job needs, before it is asked for: that something is missing shows at once."""
-        with self._workshop.turn:
-            if self._at_work is None or told != self._told:
+        if self._at_work is None or told != self._told:
+            with self._workshop.turn:
                 self._at_work, self._told = _AtWork(Job.parse(told), self._open), told
 
     def answer(self, told: bytes, content: bytes) -> bytes:

@@ -27,12 +27,12 @@ from starlette.routing import Route
 
 from personae.deployment.bells import Bells
 from personae.deployment.door import Visitors, doors, make_room
-from personae.deployment.mailbox import Letter, Mailbox, Slip
+from personae.deployment.mailbox import Letter, Mailbox
 from personae.deployment.signature import UNKNOWN, Enrolled
 from personae.errors import ConfigError
 from personae.progress import Notify, unheard
 from personae.runtime.node import Node
-from personae.runtime.post import Return, Turn
+from personae.runtime.post import Post, Return, Slip, Turn
 
 KNOWN = "/personae/known"  # whether the gate would let this key through, and what the run is
 ENTER = "/personae/enter"  # a client comes, and knows of no request
@@ -48,7 +48,7 @@ SAY_AGAIN = 60.0  # seconds until it is told again that a client is turned away
 ENDING = 2  # seconds for calls that are on their way when the gate closes
 HOLD = 20.0  # seconds for which a client that asks for a request is kept waiting until there is one
 IDLE = 30  # seconds for which a connection may be silent between two calls
-PART = 1 << 18  # bytes of a request that are read at a time
+PART = 1 << 16  # bytes of a request that are read at a time; each connection has room for as many, ever after
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Traffic:
 class Gate:
     """Stands at `host:port` with the server's certificate, between clients and a SuperLink on this machine.
 
-    `folder` is where requests and answers wait.
+    Requests and answers wait in the `post`.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Gate:
         certs: Path,
         clients: Mapping[str, Path],
         max_bytes: int,
-        folder: Path,
+        post: Post,
         notify: Notify = unheard,
         *,
         plan: str = "",
     ) -> None:
         self._plan = plan.encode()  # what clients are told before they decide to take part
-        self._mail = Mailbox(clients, folder)
+        self._mail = Mailbox(clients, post)
         self.traffic = {name: Traffic() for name in clients}
         self._clients, self._max_bytes, self._notify = Enrolled.of(clients), max_bytes, notify
         self._visitors, self._said = Visitors(), dict[str, float]()

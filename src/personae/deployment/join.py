@@ -258,13 +258,18 @@ def _connect(connection: Connection, desk: Desk, member: Member, unknown: _Unkno
         connection.enter()
         member.execution.notify("connected")
         while unknown.job is None:
-            if (asked := connection.receive()) is not None:
-                connection.answer(asked, desk.answer(asked.told, asked.frame))
+            _work(connection, desk)
     except Disconnected as error:
         return f"the connection ended ({error})"
     finally:
         connection.leave()
     return "the server has another plan"
+
+
+def _work(connection: Connection, desk: Desk) -> None:
+    """The next request, if one comes; nothing of it is in memory while the one after it is waited for."""
+    if (asked := connection.receive()) is not None:
+        connection.answer(asked, desk.answer(asked.told, asked.frame))
 
 
 def _obstacle(

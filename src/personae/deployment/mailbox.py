@@ -1,52 +1,28 @@
 """What clients are asked, until they fetch it, and what they answer, until the server does.
 
-All of it happens in the thread of one event loop. Requests and answers are in files without a name, so memory does not
-grow with the number of clients, and nothing is left behind by a server that is killed.
+All of it happens in the thread of one event loop. Requests and answers are slips, so memory does not grow with the
+number of clients. What a server that was killed has left is removed before the next one asks.
 """
 
 import asyncio
-import os
 import secrets
-import tempfile
 import time
-import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from personae.core.message import Trouble
 from personae.core.payload import FailureCode
 from personae.core.problem import Problem
 from personae.runtime import frames
 from personae.runtime.flower import TOGETHER
-from personae.runtime.post import Answered, Return, Turn, prefix
+from personae.runtime.post import Answered, Post, Return, Slip, Turn, prefix
 
 LIFETIME = 30.0  # seconds without a sign of life after which a client is not connected any more
-LINGER = 0.5  # seconds for which an answer waits for others to go with
 LOOK = 1.0  # seconds between two looks whether clients are still there
 INTERRUPTED = frames.of_trouble(Trouble(failure=FailureCode(Problem.INTERRUPTED)))
 NOT_CONNECTED, LOST = "it is not connected", "its connection was lost"
-
-
-class Slip:
-    """Bytes in a file that is gone when nobody has it any more."""
-
-    def __init__(self, folder: Path, content: bytes | memoryview = b"") -> None:
-        self._file, path = tempfile.mkstemp(dir=folder)
-        Path(path).unlink()
-        weakref.finalize(self, os.close, self._file)
-        self.size = 0
-        self.add(content)
-
-    def add(self, content: bytes | memoryview) -> None:
-        while content:
-            written = os.pwrite(self._file, content, self.size)
-            self.size, content = self.size + written, content[written:]
-
-    def read(self, place: int, size: int) -> bytes:
-        return os.pread(self._file, size, place)
 
 
 @dataclass(frozen=True)
@@ -81,17 +57,18 @@ class Box:
 class Mailbox:
     """A box for each client. `turn` is what the server sees of it; the rest is for the gate."""
 
-    def __init__(self, clients: Iterable[str], folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, clients: Iterable[str], post: Post) -> None:
+        self._post = post
         self._boxes = {name: Box() for name in clients}
         self._answers: deque[tuple[str, Slip | str]] = deque()  # a request's number, with its answer or what went wrong
         self._come = asyncio.Event()
 
     async def turn(self, turn: Turn) -> Return:
-        """Take requests, and give what answers there are; wait for one, where somebody is at work, and for those that
-        come soon after it: many answers in one return cost hardly more than one.
+        """Take requests, and give what answers there are; wait for all of them, or for as many as go together, because
+        many answers in one return cost hardly more than one.
         """
-        now, bodies = time.monotonic(), [Slip(self._folder, body) for body in turn.bodies]
+        now = time.monotonic()
+        bodies = {name: self._post.take(name) for name in {asked.body for asked in turn.asked}}
         for asked in turn.asked:
             box = self._boxes.get(asked.client)
             if box is None or not box.connected:
@@ -103,12 +80,10 @@ class Mailbox:
             box.letter = Letter(asked.number, start, body, now + turn.patience)
             box.rung.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(turn.wait) as limit:
+            async with asyncio.timeout(turn.wait):
                 while self._at_work and self._size < TOGETHER:
                     self._come.clear()
                     await self._come.wait()
-                    soon = asyncio.get_running_loop().time() + LINGER
-                    limit.reschedule(min(limit.when() or soon, soon))
         connected = [name for name, box in self._boxes.items() if box.connected]
         return Return(connected, [*self._taken()])
 
@@ -126,6 +101,7 @@ class Mailbox:
         for box in self._boxes.values():
             box.letter = None
         self._answers.clear()
+        self._post.clear()
 
     async def watch(self) -> None:
         """For ever: give up clients that are not there any more, and what nobody waits for."""
@@ -196,13 +172,13 @@ class Mailbox:
             self._close(self._boxes[client], content)
 
     def new_slip(self) -> Slip:
-        return Slip(self._folder)
+        return self._post.slip()
 
     # ------------------------------------------------------------------------------------------------------ answers
 
     def _interrupt(self, box: Box) -> None:
         if box.letter is not None:
-            self._close(box, Slip(self._folder, INTERRUPTED))
+            self._close(box, self._post.slip(INTERRUPTED))
 
     def _close(self, box: Box, content: Slip | str) -> None:
         assert box.letter is not None
@@ -213,16 +189,7 @@ class Mailbox:
         self._answers.append((number, content))
         self._come.set()
 
-    def _taken(self) -> Iterable[Answered]:
-        """As many as go together."""
-        size = 0
+    def _taken(self) -> Iterator[Answered]:
         while self._answers:
-            number, content = self._answers[0]
-            if isinstance(content, str):
-                yield Answered(number, failure=content)
-            elif size and size + content.size > TOGETHER:
-                return
-            else:
-                size += content.size
-                yield Answered(number, content.read(0, content.size))
-            self._answers.popleft()
+            number, content = self._answers.popleft()
+            yield Answered(number, failure=content) if isinstance(content, str) else Answered(number, content.left())

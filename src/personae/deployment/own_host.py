@@ -5,6 +5,7 @@ import threading
 from personae.core.backbone import Backbone
 from personae.core.message import ClientEvaluation, Message
 from personae.experiment.home import OwnRun
+from personae.files import settle
 from personae.runtime.coding import Coding
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
@@ -31,9 +32,11 @@ class OwnHost(ClientHost):
         self._own.receive(request)
         with self._turn:
             try:
-                return super().handle(request)
+                answer = super().handle(request)
             finally:
                 self._evaluated = None  # the next model is another one, and many clients may share this memory
+        settle([self._store(request).path(request.stage, request.round)])  # the others need not wait for the disk
+        return answer
 
     def leaving(self, request: Request, message: Message, coding: Coding) -> None:
         self._own.records.sent(request.stage, coding.bytes(message, request.down))

@@ -22,6 +22,7 @@ NOTICES = "notices.log"  # of a run over a network: what there is to say, and ho
 OUTCOME = "outcome.json"
 WORKING = "working.lock"  # held by the process that is at it
 SERVING = "serving.lock"  # and by the one that starts it, again and again
+POST = "post"  # a folder: requests and answers that wait for somebody
 DEADLINE = 600.0
 WAIT = 3600.0
 MAX_BYTES = 1 << 30

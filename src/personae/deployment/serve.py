@@ -24,7 +24,7 @@ from personae.deployment.bells import ANSWERED, ASKED
 from personae.deployment.certs import enrolled, needed, private_key, require_secret
 from personae.deployment.consent import digest_of
 from personae.deployment.gate import Gate
-from personae.deployment.plan import NOTICES, OUTCOME, PLAN, SERVING, WORKING, Conditions, Plan, outcome
+from personae.deployment.plan import NOTICES, OUTCOME, PLAN, POST, SERVING, WORKING, Conditions, Plan, outcome
 from personae.deployment.processes import end_leftovers, environment, free_port, program, start, stop
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment, still_without
@@ -38,8 +38,8 @@ from personae.report.watching import Standing, place, time_left
 from personae.runtime.enrolment import enrol
 from personae.runtime.excluded import Exclusions, require_clients
 from personae.runtime.memory import give_back_freed_memory
+from personae.runtime.post import Post
 
-POST = "post"  # in a run's folder: requests and answers that wait for somebody, in files without a name
 LEFT_BEHIND = {  # in a run's folder, besides what every run has there
     *(PLAN, NOTICES, OUTCOME, WORKING, SERVING),
     *("app", "flower", "flower.log", "traffic.json", ASKED, ANSWERED, POST),
@@ -132,8 +132,7 @@ def serve(
         _tell(experiment, notify)
         job = Plan.read(out).job
         notify(f"clients are asked to accept the plan {digest_of(job)}")
-        post = private_folder(out / POST)
-        with Gate(host, port, certs, keys, conditions.max_bytes, post, notify, plan=job.text()) as gate:
+        with Gate(host, port, certs, keys, conditions.max_bytes, Post(out / POST), notify, plan=job.text()) as gate:
             notify(f"waiting at {host}:{port} for {', '.join(keys)}")
             try:
                 follower = _Follower(out, experiment.recipe, notify)

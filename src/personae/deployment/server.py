@@ -10,7 +10,7 @@ from typing import Any
 
 from personae.core.holdings import ClientFaces
 from personae.deployment.bells import Bells
-from personae.deployment.plan import NOTICES, OUTCOME, WORKING, Plan, newcomers
+from personae.deployment.plan import NOTICES, OUTCOME, POST, WORKING, Plan, newcomers
 from personae.errors import PersonaeError
 from personae.experiment.assembly import engine_of, federation_of
 from personae.experiment.execution import Execution
@@ -21,6 +21,7 @@ from personae.files import lock, write_text
 from personae.runtime.excluded import Exclusions
 from personae.runtime.flower import Grid, GridTransport
 from personae.runtime.memory import keep_freed_memory
+from personae.runtime.post import Post
 from personae.tracking import trackers, tracking
 
 POLL = 5.0  # seconds between two looks for what the gate returns, where no bell rings
@@ -70,6 +71,7 @@ def conduct(grid: Grid, out: Path) -> None:
         transport = GridTransport(
             federation,
             grid,
+            Post(out / POST),
             deadline=conditions.deadline,
             coding=coding,
             max_bytes=conditions.max_bytes,

@@ -19,7 +19,7 @@ from personae.privacy.audit.finding import FILE as AUDIT
 
 BIOMETRIC: tuple[Kind, ...] = ("checkpoints", "private")  # what clients sent and kept: templates, at worst
 _PLACES: dict[Kind, tuple[str, ...]] = {
-    "checkpoints": ("checkpoints", "scratch", "public"),
+    "checkpoints": ("checkpoints", "scratch", "post", "public"),
     "private": ("private",),
     "records": ("metrics.jsonl", "ledger.jsonl", "timing.jsonl"),
     "tracking": ("tracking",),

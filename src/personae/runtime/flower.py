@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from personae.errors import lacks_memory
 from personae.runtime import frames
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
-from personae.runtime.post import Answered, Asked, Return, Turn
+from personae.runtime.post import Answered, Asked, Post, Return, Turn
 from personae.runtime.problems import PROBLEMS
 from personae.runtime.transport import Answer, Failure, Request
 
 CONTENT = "content"  # the only record of a message, and its only entry
-SMALL = 4 << 20  # bytes in a record, which Flower copies often; more are in an array, which takes more calls
-TOGETHER = 16 << 20  # bytes of requests, or of answers, in one message, or a single one that is larger
+TOGETHER = 64 << 20  # bytes of requests, or of answers, that go together: more are dealt with while others come
 LISTEN = 0.01  # seconds between two looks whether a bell has rung, which cost nothing
 HOLD = 10.0  # seconds for which the gate keeps a turn without an answer
 GATHER = 0.5  # seconds between two looks at who is connected
@@ -43,15 +42,11 @@ def server_app(main: Main) -> ServerApp:
 
 
 def wrapped(content: bytes) -> RecordDict:
-    """Bytes as Flower sends them: in few objects, because each takes calls of its own, or in few copies."""
-    if len(content) <= SMALL:
-        return RecordDict({CONTENT: ConfigRecord({CONTENT: content})})
-    return RecordDict({CONTENT: ArrayRecord({CONTENT: Array("uint8", (len(content),), CONTENT, content)})})
+    """Bytes as Flower sends them: in few objects, because each takes calls of its own."""
+    return RecordDict({CONTENT: ConfigRecord({CONTENT: content})})
 
 
 def unwrapped(record: RecordDict) -> bytes:
-    if CONTENT in record.array_records:
-        return record.array_records[CONTENT][CONTENT].data
     content = record.config_records[CONTENT][CONTENT]
     assert isinstance(content, bytes), "only the gate and the server send messages"
     return content
@@ -73,20 +68,21 @@ class _Requests:
     Whether two requests are alike is known without a look at any number: they hold the same payloads.
     """
 
-    def __init__(self, coding: Coding) -> None:
-        self._coding = coding
+    def __init__(self, coding: Coding, post: Post) -> None:
+        self._coding, self._post = coding, post
         self._last: Request | None = None
+        self._body = ""
         self.asked: list[Asked] = []
-        self.bodies: list[bytes] = []
         self.size = 0
 
     def add(self, request: Request) -> str:
         if self._last is None or not _alike(request, self._last):
             self._last = request
-            self.bodies.append(frames.body_of(request, self._coding))
-            self.size += len(self.bodies[-1])
+            slip = self._post.slip(frames.body_of(request, self._coding))
+            self.size += slip.size
+            self._body = slip.left()
         number = uuid.uuid4().hex
-        self.asked.append(Asked(number, request.client.name, frames.head_of(request), len(self.bodies) - 1))
+        self.asked.append(Asked(number, request.client.name, frames.head_of(request), self._body))
         return number
 
 
@@ -104,13 +100,14 @@ class GridTransport:
     later is never fetched. Clients write down what they keep before they answer, so there is nothing to settle.
 
     Each request carries what clients are `told` about the run. A return of the gate is looked for every `poll` seconds,
-    and at once where `bells` say that it has come.
+    and at once where `bells` say that it has come. What is large goes by the `post`.
     """
 
     def __init__(
         self,
         federation: Federation,
         grid: Grid,
+        post: Post,
         *,
         deadline: float,
         coding: Coding = EXACT,
@@ -119,7 +116,7 @@ class GridTransport:
         told: bytes = b"",
         bells: Bells | None = None,
     ) -> None:
-        self._federation, self._grid, self._coding = federation, grid, coding
+        self._federation, self._grid, self._post, self._coding = federation, grid, post, coding
         self._deadline, self._max_bytes, self._poll = deadline, max_bytes, poll
         self._told, self._bells = told, bells
         self._layout = federation.backbone().layout
@@ -141,19 +138,19 @@ class GridTransport:
 
     def exchange(self, requests: Iterable[Request]) -> Iterator[Answer | Failure]:
         """The next turn is on its way while the answers of the last one are looked at."""
-        waiting, together = dict[str, Request](), _Requests(self._coding)
+        waiting, together = dict[str, Request](), self._requests()
         for request in requests:
             waiting[together.add(request)] = request
             if together.size >= TOGETHER:
                 for asked, answered in self._heard(self._returned(self._send(self._turn(together))), waiting):
                     yield self._answer(asked, answered)
-                together = _Requests(self._coding)
+                together = self._requests()
         end = time.monotonic() + self._deadline
         sent = self._send(self._turn(together, end)) if waiting else ""
         while sent:
             heard, sent = self._heard(self._returned(sent), waiting), ""
             if waiting and time.monotonic() < end:
-                sent = self._send(self._turn(_Requests(self._coding), end))
+                sent = self._send(self._turn(self._requests(), end))
             for request, answered in heard:
                 yield self._answer(request, answered)
         for request in waiting.values():
@@ -165,9 +162,12 @@ class GridTransport:
     def close(self) -> None:
         """The grid belongs to whoever opened it."""
 
+    def _requests(self) -> _Requests:
+        return _Requests(self._coding, self._post)
+
     def _turn(self, requests: _Requests, end: float | None = None) -> Turn:
         wait = 0.0 if end is None else max(0.0, min(HOLD, end - time.monotonic()))
-        return Turn(self._told, requests.asked, requests.bodies, self._deadline, wait)
+        return Turn(self._told, requests.asked, self._deadline, wait)
 
     def _send(self, turn: Turn) -> str:
         """Gives the number of the message."""
@@ -199,15 +199,19 @@ class GridTransport:
 
     def _heard(self, returned: Return, waiting: dict[str, Request]) -> list[tuple[Request, Answered]]:
         """What somebody waits for, with what it answers; nobody waits for it any more then."""
+        for each in returned.answered:
+            if each.number not in waiting and each.slip:
+                self._post.take(each.slip)
         return [(waiting.pop(each.number), each) for each in returned.answered if each.number in waiting]
 
     def _answer(self, request: Request, answered: Answered) -> Answer | Failure:
         if answered.failure:
             return Failure(request.client, answered.failure)
-        if (size := len(answered.content)) > self._max_bytes:
-            return Failure(request.client, f"its answer holds {size:,} bytes, and {self._max_bytes:,} are allowed")
+        slip = self._post.take(answered.slip)
+        if slip.size > self._max_bytes:
+            return Failure(request.client, f"its answer holds {slip.size:,} bytes, and {self._max_bytes:,} are allowed")
         try:
-            content = bytes(answered.content)
+            content = slip.whole()
             return frames.to_answer(content, request, self._federation, self._layout, self._coding)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):

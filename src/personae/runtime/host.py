@@ -32,8 +32,8 @@ class ClientHost:
 
     `backbone` is that one, where there is one already.
 
-    What a client keeps is on disk when it answers. Not `durable`, a loss of power may still take it back: then whoever
-    asks must settle a round before building on it.
+    What a client keeps is on disk when it answers, but a loss of power may still take it back: whoever asks must settle
+    it before anything is built on it.
     """
 
     def __init__(
@@ -42,12 +42,10 @@ class ClientHost:
         device: torch.device | str = "cpu",
         *,
         backbone: Backbone | None = None,
-        durable: bool = True,
         problems: ProblemLog | None = None,
     ) -> None:
         self.federation = federation
         self.problems = problems or ProblemLog(federation.private / PROBLEMS)
-        self._durable = durable
         self.backbone = backbone or federation.backbone(device)
         self._predecessors = predecessors(federation.recipe)
         self._evaluated: tuple[Tensor, Embedder] | None = None
@@ -113,7 +111,7 @@ class ClientHost:
         with self._session(request, stage) as session:
             up, kept = stage.algorithm.local(request.down, private, self._client(request, stage, session))
             _require_declared(up, stage.algorithm.types.up, stage.algorithm.figures)
-            store.save(stage.name, request.round, kept, durable=self._durable)
+            store.save(stage.name, request.round, kept)
         return Answer(request.client, up)
 
     def _question(self, request: Request) -> Answer:

@@ -63,7 +63,7 @@ class SameProcess:
     """One client after the other, with nothing in between."""
 
     def __init__(self, federation: Federation, device: str = "cpu") -> None:
-        self._host = ClientHost(federation, device, durable=False)
+        self._host = ClientHost(federation, device)
         self._kept = _Kept(federation)
         self.problems = str(federation.private / PROBLEMS)
 
@@ -228,7 +228,7 @@ def _lane(connection: Connection, shelf: Shelf, federation: Federation, device: 
     try:
         stream = None if device.startswith("cpu") else torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream) if stream else nullcontext():
-            _serve(connection, shelf, ClientHost(federation, device, durable=False))
+            _serve(connection, shelf, ClientHost(federation, device))
     except BaseException:
         traceback.print_exc()
         os._exit(1)

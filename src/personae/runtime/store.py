@@ -86,11 +86,11 @@ class PrivateStore:
         except OSError as error:
             raise Unkept(f"{path}: this private state cannot be read ({error}); repair that and resume") from error
 
-    def save(self, stage: str, round_: int, state: LocalState, *, durable: bool = True) -> None:
-        """Keep the state as of this round, and the one version that the round started from."""
+    def save(self, stage: str, round_: int, state: LocalState) -> None:
+        """Keep the state as of this round, and the one version that the round started from; durable once settled."""
         path = self.path(stage, round_)
         try:
-            write_bytes(path, sealed(wire.encode(state), self._place(stage, round_)), durable=durable, private=True)
+            write_bytes(path, sealed(wire.encode(state), self._place(stage, round_)), durable=False, private=True)
             earlier = [number for number in self._versions(stage) if number < round_]
             for number, following in pairwise(earlier):
                 if not (self.every and (following - 1) // self.every * self.every >= number):

@@ -1,6 +1,5 @@
 """A client's connection to a gate: what comes, what goes, and what happens where one of the two is gone."""
 
-import asyncio
 import http.client
 import socket
 import socketserver
@@ -106,6 +105,7 @@ def test_signs_of_life_keep_a_place(guarded: Guarded, monkeypatch: pytest.Monkey
     ann = connect(guarded).enter()
     guarded.gate._mail.miss("ann")
     eventually(lambda: guarded.gate._mail._boxes["ann"].connected)
+    assert len(guarded.gate._server.server_state.connections) == 1  # they need none of their own
     ann.leave()
 
 
@@ -146,8 +146,7 @@ def test_a_connection_is_kept_between_calls_and_made_again_where_the_server_has_
 
 def test_a_large_request_comes_whole(guarded: Guarded) -> None:
     ann, body = connect(guarded).enter(), bytes(range(256)) * 20_000
-    turn = Turn(b"told", [Asked("1", "ann", b"head", 0)], [body], 60.0)
-    asyncio.run_coroutine_threadsafe(guarded.gate._mail.turn(turn), guarded.gate._loop).result(60)
+    guarded.take(Turn(b"told", [Asked("1", "ann", b"head", guarded.post.slip(body).left())], 60.0))
     asked = ann.receive()
     assert asked is not None
     assert asked.frame == b"head" + body

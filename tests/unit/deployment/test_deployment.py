@@ -42,6 +42,7 @@ from personae.experiment.rundir import RunDirectory
 from personae.experiment.shared_secret import make_secret, read_secret
 from personae.runtime.checkpoint import LATEST
 from personae.runtime.excluded import Exclusions
+from personae.runtime.post import Post
 
 SECRET = "nobody-knows-this"
 
@@ -144,12 +145,12 @@ def test_a_client_does_not_speak_to_a_server_with_a_wrong_certificate(tmp_path: 
     member = Member(data=tmp_path / "faces", home=tmp_path / "home")
     keys, port = enrolled(tmp_path / "wrong" / "server"), free_port()
     with (
-        Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20, tmp_path) as gate,
+        Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20, Post(tmp_path / "post")) as gate,
         pytest.raises(ConfigError, match=r"the server's certificate is not one of .*; nothing was sent"),
     ):
         join(f"127.0.0.1:{port}", member, tmp_path / "right" / "ann")
     assert gate.traffic["ann"].up == 0
-    with Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20, tmp_path):
+    with Gate("127.0.0.1", port, tmp_path / "wrong" / "server", keys, 1 << 20, Post(tmp_path / "post")):
         for name, expected in (("wrong", None), ("right", "the server does not know this client's key")):
             key = tmp_path / name / "ann" / "key"
             said = _obstacle("127.0.0.1", port, tmp_path / "wrong" / "ca.crt", key)

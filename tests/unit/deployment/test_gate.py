@@ -31,8 +31,7 @@ from personae.deployment.processes import free_port
 from personae.deployment.signature import SIGNATURE, TIME, Enrolled, signed
 from personae.errors import ConfigError, DataError, Refused
 from personae.experiment.execution import Execution
-from personae.files import private_folder
-from personae.runtime.post import Asked, Turn, unpacked
+from personae.runtime.post import Asked, Post, Turn, unpacked
 
 
 @dataclass
@@ -43,6 +42,7 @@ class Guarded:
     port: int
     folder: Path
     said: list[str]
+    post: Post
 
     def headers(self, name: str = "ann", number: str = "") -> dict[str, str]:
         session = self.gate._mail._boxes[name].session
@@ -66,10 +66,13 @@ class Guarded:
 
     def turn(self, *clients: str, number: str = "", wait: float = 0.0) -> dict[str, bytes | str]:
         """As the process that asks sees it."""
-        asked = [Asked(number or f"for-{name}", name, b"head,", 0) for name in clients]
-        turn = Turn(b"the job", asked, [b"body"] if clients else [], 60.0, wait)
+        body = self.post.slip(b"body").left() if clients else ""
+        asked = [Asked(number or f"for-{name}", name, b"head,", body) for name in clients]
+        return self.take(Turn(b"the job", asked, 60.0, wait))
+
+    def take(self, turn: Turn) -> dict[str, bytes | str]:
         returned = asyncio.run_coroutine_threadsafe(self.gate._mail.turn(turn), self.gate._loop).result(60)
-        return {each.number: each.failure or bytes(each.content) for each in returned.answered}
+        return {each.number: each.failure or self.post.take(each.slip).whole() for each in returned.answered}
 
     def ask(self, number: str = "for-ann", name: str = "ann") -> None:
         assert self.call(ENTER, headers=self.headers(name))[0] == 200
@@ -80,9 +83,9 @@ class Guarded:
 def guarding(folder: Path, max_bytes: int = 1 << 30) -> Iterator[Guarded]:
     make_certificates(folder, [], ["ann", "bob"])
     server, port, said = folder / "server", free_port(), list[str]()
-    post = private_folder(folder / "post")
+    post = Post(folder / "post")
     with Gate("127.0.0.1", port, server, enrolled(server), max_bytes, post, said.append) as gate:
-        yield Guarded(gate, port, folder, said)
+        yield Guarded(gate, port, folder, said, post)
 
 
 @pytest.fixture
@@ -418,6 +421,6 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     make_certificates(tmp_path, [], ["ann"])
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
         port, certs = other.server_port, tmp_path / "server"
-        gate = Gate("127.0.0.1", port, certs, enrolled(certs), 1, tmp_path)
+        gate = Gate("127.0.0.1", port, certs, enrolled(certs), 1, Post(tmp_path / "post"))
         with pytest.raises(ConfigError, match=f":{port}: nothing can listen there"), gate:
             raise AssertionError

@@ -1,6 +1,7 @@
 """Several clients in one process: whose is what, and what happens where one of them cannot go on."""
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from personae.algorithms import FedPE
 from personae.deployment import join as joining
 from personae.deployment.certs import make_certificates
+from personae.deployment.connection import Asked, Disconnected
 from personae.deployment.desk import Desk, Workshop
 from personae.deployment.job import Job
 from personae.deployment.join import Member, join_all, members_in
@@ -63,6 +65,39 @@ def test_what_stops_one_client_is_told_and_does_not_stop_the_others(
     with pytest.raises(DataError, match="bob's faces"):  # the first that ended
         join_all("here:1", members)
     assert heard == ["bob's faces are broken", "and now ann's plan"]
+
+
+def test_nothing_of_a_request_is_kept_while_the_next_one_is_waited_for(tmp_path: Path) -> None:
+    class Server:
+        """Asks once."""
+
+        followed: Any = None
+
+        def enter(self) -> None: ...
+
+        def leave(self) -> None: ...
+
+        def receive(self) -> Asked:
+            if self.followed is not None:
+                assert self.followed() is None
+                raise Disconnected("and no more")
+            asked = Asked("1", b"", b"a model")
+            self.followed = weakref.ref(asked)
+            return asked
+
+        def answer(self, asked: Asked, content: bytes) -> None: ...
+
+    member = Member(data=tmp_path, home=tmp_path)
+    unknown, desk = joining._UnknownPlan(member, member.consent()), Echo()
+    ended = joining._connect(Server(), desk, member, unknown)  # type: ignore[arg-type]
+    assert ended == "the connection ended (and no more)"
+
+
+class Echo:
+    """A desk that works on nothing."""
+
+    def answer(self, told: bytes, frame: bytes) -> bytes:
+        return told
 
 
 def test_clients_of_a_process_work_one_after_the_other_with_one_network(tmp_path: Path) -> None:

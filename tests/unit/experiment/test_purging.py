@@ -56,6 +56,17 @@ def test_the_schedule_of_a_run_says_what_is_due(tmp_path: Path) -> None:
     assert names(due([run], now=LONG_AGO + 91 * DAY), run) == []
 
 
+def test_updates_that_a_killed_server_has_left_go_with_the_checkpoints(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", checkpoints="30d")
+    for place in ("scratch", "post"):
+        (run / place).mkdir()
+        (run / place / "an update").write_bytes(b"12345678")
+    found = due([run], now=LONG_AGO + 31 * DAY)
+    assert names(found, run) == ["checkpoints", "scratch", "post"]
+    purge(found)
+    assert not (run / "post").exists()
+
+
 def test_a_time_that_is_given_counts_instead(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match="this run has no schedule"):
