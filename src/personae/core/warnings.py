@@ -11,7 +11,8 @@ class Figures:
     """What was reported in a round (`Scalars` of clients, `ServerState.figures` where the server works alone)."""
 
     now: Mapping[str, float]  # means over the clients
-    before: Mapping[str, float] = field(default_factory=dict)  # in the round before; empty in a stage's first round
+    # In the round before. Empty in a stage's first round, and where less than half of the clients are asked.
+    before: Mapping[str, float] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by client
 
 

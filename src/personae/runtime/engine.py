@@ -279,6 +279,8 @@ class _Walk:
             outcome = Outcome(merged, {}, {}, merged.figures(), {})
             advance(1)
         self._tell(stage, round_, participants, outcome)
+        if stage.algorithm.federated and 2 * len(participants) < len(self._eligible(stage)):
+            before = {}  # most of the few who were asked then are others, with figures of their own
         for warning in stage.algorithm.warnings(Figures(outcome.scalars, before, outcome.clients)):
             self.engine.notify(f"{stage.name}, round {round_}: {warning}")
             self._record(RoundWarning(stage=stage.name, round=round_, text=warning))

@@ -18,6 +18,7 @@ from personae.report.records import read_run
 from personae.report.sections import defence
 from personae.report.warnings import warnings_of
 from personae.screen import results as screen
+from personae.selection.passes import Passes
 from toys import TRAINING, Rehearsal, cut_off, quickly, stage_of
 
 SHARE = "the share of public faces taken for hard negatives is 100%"
@@ -85,6 +86,15 @@ def test_signs_are_said_and_recorded_with_the_figures_of_this_round_and_the_one_
         ("fedpe", number, text) for number, text in enumerate(expected, 1)
     ]
     assert run.notices == [f"fedpe, round {number}: {text}" for number, text in enumerate(expected, 1)]
+
+
+@pytest.mark.parametrize(("asked", "compared"), [(1, False), (2, True)])
+def test_few_clients_are_not_compared_with_others(tmp_path: Path, asked: int, compared: bool):
+    """Of four. In small cohorts the loss rises and falls with who is asked."""
+    stage = replace(stage_of(quickly(Watchful()), rounds=2), selection=Passes(clients=asked), quorum=0.1)
+    run = Rehearsal(tmp_path, (stage,)).run()
+    assert len(run.notices) == 2
+    assert ("fedpe, round 2:  -> loss" in run.notices[1]) != compared
 
 
 def test_a_resumed_run_sees_the_same_warnings(tmp_path: Path):
