@@ -89,7 +89,9 @@ def resumable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Interrupted(f"{path}: cannot be written ({error.strerror}); repair that and resume") from error
+        full = "the disk is full; free some space"
+        why = full if lacks_space(error) else f"cannot be written ({error.strerror}); repair that"
+        raise Interrupted(f"{path}: {why} and resume") from error
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:

@@ -546,10 +546,14 @@ class Full(Crowd):
 
 
 def calmly(algorithm: Any) -> Any:
-    """A meta step over three batches of four images of noise would have any length, and any direction."""
-    if not hasattr(algorithm, "meta"):
-        return algorithm
-    return dataclasses.replace(algorithm, meta=dataclasses.replace(algorithm.meta, batch_size=8, lr=0.01))
+    """Steps over a few images of noise would have any length and any direction, and statistics any value."""
+    calm = {"training": {"batch_size": 16}, "meta": {"batch_size": 8, "lr": 0.01}}
+    budgets = {
+        name: dataclasses.replace(getattr(algorithm, name), **options)
+        for name, options in calm.items()
+        if hasattr(algorithm, name)
+    }
+    return dataclasses.replace(algorithm, **budgets)
 
 
 @federated

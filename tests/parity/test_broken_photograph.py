@@ -14,13 +14,14 @@ from personae.core.problem import Problem
 from personae.deployment.consent import ALL
 from personae.deployment.desk import Desk
 from personae.deployment.join import Member
-from personae.deployment.plan import Conditions, outcome
+from personae.deployment.plan import POST, Conditions, outcome
 from personae.deployment.serve import prepare
 from personae.deployment.server import main
 from personae.experiment.config import parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.home import Records
 from personae.report.html import write_report
+from personae.runtime.post import Post
 from personae.runtime.problems import PROBLEMS
 
 EXPERIMENT = {
@@ -90,7 +91,7 @@ def test_a_broken_photograph_of_somebody_says_nothing_of_whom(
             accept=frozenset({ALL}),
         )
         desks[name] = Desk(member.host, member.execution.notify, member.problems, member.leaving)
-    grid = Offices(desks)
+    grid = Offices(Post(out / POST), desks)
     main(grid, {"out": str(out)})
     write_report(out)
     assert outcome(out) == {"code": 0, "error": ""}
