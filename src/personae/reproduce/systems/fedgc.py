@@ -76,9 +76,10 @@ TO_GAIN_UNBALANCED = Gate(
     "there is something to gain on the unbalanced partition, too", Above(ORACLE_UNBALANCED, FEDPE_UNBALANCED, by=1)
 )
 OFF_THE_FLOOR = "the baseline's rates are no longer at the floor"
-VISIBLE = Gate(OFF_THE_FLOOR, Above(FEDPE, constant(20)))
+FLOOR = constant(20)
+VISIBLE = Gate(OFF_THE_FLOOR, Above(FEDPE, FLOOR))
 REGIME = (LEARNT, TO_GAIN, VISIBLE)
-LOW_RATES = tuple(Gate(OFF_THE_FLOOR, Above(each, constant(10))) for each in _metrics("FedPE", "fedpe", "softmax"))
+LOW_RATES = tuple(Gate(OFF_THE_FLOOR, Above(each, FLOOR)) for each in _metrics("FedPE", "fedpe", "softmax"))
 
 PE, GC = _shares("FedPE", "fedpe"), _shares("FedGC", "fedgc")
 
