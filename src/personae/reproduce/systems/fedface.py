@@ -1,10 +1,11 @@
 """FedFace: one identity a client, class embeddings spread out at the server. Rows of the tables are variants."""
 
 from personae.reproduce.claims import Above, Claim, Gate, Near, Rising, System
-from personae.reproduce.quantities import Outcomes, Quantity, figure, over_rounds
+from personae.reproduce.quantities import Outcomes, Quantity, constant, figure, over_rounds
 
 COLLAPSE = 5.0  # points that count as far below
 CLOSE = 1.0  # points that count as about the same
+CHANCE = constant(50)  # the accuracy of guessing on as many pairs of one person as of two
 
 PRETRAINED, CENTRAL = figure("pre-trained", "pretrained"), figure("central", "central")
 FEDFACE_, POSITIVE = figure("FedFace", "fedface"), figure("positive only", "positive")
@@ -38,6 +39,10 @@ KEPT = Gate(
 AT_REST = Gate(
     "training is at its end: the last quarter of the rounds changes little",
     Near(FEDFACE_, earlier("FedFace at three quarters", "fedface"), within=CLOSE),
+)
+TO_LOSE = Gate(
+    "there is something to lose: with all people in one client, accuracy is twice a collapse above chance",
+    Above(CUT[0], CHANCE, by=2 * COLLAPSE),
 )
 
 FEDFACE = System(
@@ -121,6 +126,7 @@ FEDFACE = System(
                 Rising((ONE_EACH, *CUT[::-1])),
                 Above(CUT[0], ONE_EACH, by=COLLAPSE),
             ),
+            gates=(TO_LOSE,),
             short="averaging decays with more, smaller clients",
         ),
     ),
