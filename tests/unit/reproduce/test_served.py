@@ -199,7 +199,7 @@ def test_the_control_of_hf_maml_differs_in_the_step_of_adaptation_alone(scale):
     assert replace(plain, meta=replace(plain.meta, inner_lr=meta.meta.inner_lr, order=meta.meta.order)) == meta
 
 
-def test_training_is_near_its_end_where_the_global_model_changes_little(tmp_path: Path):
+def test_training_has_slowed_down_where_the_global_model_changes_little(tmp_path: Path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

@@ -95,8 +95,8 @@ def by_round(label: str, variant: str, share: float) -> Quantity:
     return Quantity(label, (variant,), read)
 
 
-AT_REST = Gate(
-    "training is near its end: the last part of the rounds changes little",
+SLOWED = Gate(
+    "training has slowed down: the last third of the rounds changes the global model by less than two points",
     Near(
         by_round("HF-MAML at the end", "attributes-hf-training", 1.0),
         by_round("HF-MAML at two thirds", "attributes-hf-training", 2 / 3),
@@ -112,7 +112,7 @@ SAME_BUDGET = Gate(
         within=1,
     ),
 )
-GATES = (AT_REST, SAME_BUDGET)
+GATES = (SLOWED, SAME_BUDGET)
 
 HF_MAML = System(
     name="hf_maml",
@@ -193,7 +193,7 @@ HF_MAML = System(
                 ),
                 *(
                     tar("attributes", method, tuned=tuned, new=True)
-                    for method in ("hf-regularised-three", "hf-regularised-thirty")
+                    for method in ("hf-plain", "hf-regularised-three", "hf-regularised-thirty")
                     for tuned in (False, True)
                 ),
             ),
