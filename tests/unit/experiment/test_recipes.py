@@ -14,7 +14,9 @@ from typer.testing import CliRunner, Result
 
 from personae import ConfigError, load_experiment
 from personae.cli import app
+from personae.experiment.config import load_variants
 from personae.experiment.recipes import RECIPES, recipes, summary
+from personae.reproduce.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[3]
 Personae = Callable[..., Result]
@@ -48,6 +50,14 @@ def test_a_written_recipe_is_the_same_experiment_with_its_comments(name: str, pe
     assert f"personae {'serve' if name.startswith('deploy/') else 'run'} {path}" in ended.stdout
     assert path.read_text() == recipes()[name].read_text()
     assert load_experiment(path).resolved() == load_experiment(name).resolved()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_row_with_the_data_of_a_paper_is_an_experiment(system: str) -> None:
+    for name, variant in load_variants(recipes()[f"{system}/paper"]).items():
+        assert variant.recipe, name
+        assert variant.data.private is not None
+        assert all(part.source != "synthetic" for part in variant.data.private.all_parts().values()), name
 
 
 def test_without_a_name_the_quick_one_is_written_and_nothing_is_overwritten(personae: Personae, tmp_path: Path) -> None:
