@@ -209,6 +209,11 @@ class Claim:
     short: str = ""
 
     @property
+    def added(self) -> bool:
+        """Whether it is not one of the paper's, but ours, beside that of the same number."""
+        return self.id[-1].isalpha()
+
+    @property
     def quantities(self) -> tuple[Quantity, ...]:
         """Everything compared or shown, each once, in order."""
         compared = [quantity for part in self.parts for quantity in part.quantities]

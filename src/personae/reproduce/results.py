@@ -19,15 +19,19 @@ from personae.reproduce.systems import SYSTEMS
 
 HEAD = """# Claims of papers
 
-{tally}
+- {count} claims of the papers: {tally}.
+- {count_added} that we added, whose ids end in a letter: {tally_added}.
 
-A row has the comparison that decides its claim, in the paper and here: means over the seeds, in percent unless a unit
-is given. *Difference* is our first figure minus the second, or the slope if there are more, with the 95% interval. It
-has to be above zero, unless the row asks for something else. A star marks claims with several comparisons; the id of a
-claim leads to all of them. The verdict is that of the largest scale at which the claim was decided. *Half* means that
-it would be within noise, but [half of the paper's difference](../howto/reproduce.md#how-a-claim-is-decided) is ruled
-out. *Gate* says whether the situation was reached that the claim is about. Papers measure on other faces than we do:
-compare differences, not levels.
+{overview}
+A claim is *decided* if it holds or does not hold here. What holds, does not hold or is within noise has passed its
+gates: the situation was reached that the claim is about. *Half* means that it would be within noise, but [half of the
+paper's difference](../howto/reproduce.md#how-a-claim-is-decided) is ruled out.
+
+The tables below have a row for each claim, with the comparison that decides it, in the paper and here: means over the
+seeds, in percent unless a unit is given. *Difference* is our first figure minus the second, or the slope if there are
+more, with the 95% interval. It has to be above zero, unless the row asks for something else. A star marks claims with
+several comparisons; the id of a claim leads to all of them. The verdict is that of the largest scale at which the claim
+was decided. Papers measure on other faces than we do: compare differences, not levels.
 
 `personae reproduce` with what stands in the last column repeats a row. Add `--budget 0` to see only how long that will
 take, `--device cuda` to use a GPU, and `--resume` for further rows of the same system and scale.
@@ -43,6 +47,7 @@ paper's* difference is excluded.
 """
 COLUMNS = ("claim", "paper", "ours", "difference", "verdict", "gate", "`personae reproduce`")
 NOT_JUDGED = "not judged"
+VERDICTS = (*Verdict, NOT_JUDGED)
 DECIDED = (Verdict.HOLDS, Verdict.FAILS)
 SCALES = get_args(Scale)
 Figure = Mapping[str, Any]  # of a quantity, as a file has it
@@ -148,33 +153,78 @@ def _page(system: System) -> str:
 
 def _claims(judged: Mapping[str, Sequence[Judgement]]) -> str:
     best = {name: found[0] for name, found in judged.items()}
-    tally = _tally([claim for system in SYSTEMS.values() for claim in system.claims], best)
-    return HEAD.format(tally=tally) + "".join(_table(system, best) for system in SYSTEMS.values())
+    claims = [claim for system in SYSTEMS.values() for claim in system.claims]
+    reported, added = ([claim for claim in claims if claim.added is ours] for ours in (False, True))
+    head = HEAD.format(
+        count=len(reported),
+        tally=_tally(reported, best),
+        count_added=len(added),
+        tally_added=_tally(added, best),
+        overview=_overview(best),
+    )
+    return head + "".join(_table(system, best) for system in SYSTEMS.values())
+
+
+def _overview(best: Mapping[str, Judgement]) -> str:
+    """All claims at a glance: a row for each paper and one for the claims that are not the papers', by verdict."""
+    pages = {claim.id: _page(system) for system in SYSTEMS.values() for claim in system.claims}
+    claims = [claim for system in SYSTEMS.values() for claim in system.claims]
+    verdicts = [each for each in VERDICTS if any(_verdict(claim, best) == each for claim in claims)]
+
+    def row(name: str, claims: Sequence[Claim]) -> str:
+        by_verdict = [[claim for claim in claims if _verdict(claim, best) == each] for each in verdicts]
+        told = [", ".join(_link(claim, pages[claim.id], best) for claim in alike) for alike in by_verdict]
+        return _row(name, *told, _decided(claims, best))
+
+    reported = [claim for claim in claims if not claim.added]
+    counts = Counter(_verdict(claim, best) for claim in reported)
+    return "".join(
+        [
+            _header("", *verdicts, "decided"),
+            *(
+                row(f"[{system.name}](#{system.name})", [claim for claim in system.claims if not claim.added])
+                for system in SYSTEMS.values()
+            ),
+            _row("together", *(f"**{counts[each]}**" for each in verdicts), f"**{_decided(reported, best)}**"),
+            row("added", [claim for claim in claims if claim.added]),
+        ]
+    )
+
+
+def _decided(claims: Sequence[Claim], best: Mapping[str, Judgement]) -> str:
+    return f"{sum(_verdict(claim, best) in DECIDED for claim in claims)} of {len(claims)}"
+
+
+def _verdict(claim: Claim, best: Mapping[str, Judgement]) -> str:
+    return best[claim.id].verdict if claim.id in best else NOT_JUDGED
+
+
+def _link(claim: Claim, page: str, best: Mapping[str, Judgement]) -> str:
+    return f"[{claim.id}](claims/{page}#{claim.id.lower()})" if claim.id in best else claim.id
 
 
 def _tally(claims: Sequence[Claim], best: Mapping[str, Judgement]) -> str:
-    counts = Counter(best[claim.id].verdict if claim.id in best else NOT_JUDGED for claim in claims)
+    counts = Counter(_verdict(claim, best) for claim in claims)
     halves = sum(claim.id in best and best[claim.id].by_half for claim in claims)
-    told = ", ".join(
+    return ", ".join(
         f"*{each}* {counts[each]}" + (f" ({halves} of them by half)" if each == Verdict.FAILS and halves else "")
-        for each in (*Verdict, NOT_JUDGED)
+        for each in VERDICTS
         if counts[each]
     )
-    return f"Verdicts on {len(claims)} claims: {told}."
 
 
 def _table(system: System, best: Mapping[str, Judgement]) -> str:
     page = _page(system)
     lines = [
         f"\n## {system.name}\n\n{system.paper}.\n\n",
-        f"{_tally(system.claims, best)} [Why]({page}#why-claims-do-not-hold). [All comparisons](claims/{page}).\n\n",
+        f"Of {len(system.claims)} claims: {_tally(system.claims, best)}. "
+        f"[Why]({page}#why-claims-do-not-hold). [All comparisons](claims/{page}).\n\n",
         _header(*COLUMNS),
     ]
     for claim in system.claims:
         found = best.get(claim.id)
         cells = ["–", "–", "–", NOT_JUDGED, "–", "–"] if found is None else _cells(found)
-        named = claim.id if found is None else f"[{claim.id}](claims/{page}#{claim.id.lower()})"
-        lines.append(_row(f"**{named}** {claim.short}", *cells))
+        lines.append(_row(f"**{_link(claim, page, best)}** {claim.short}", *cells))
     return "".join(lines)
 
 

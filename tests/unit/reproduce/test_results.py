@@ -52,12 +52,29 @@ def test_every_claim_has_a_row_and_one_that_was_not_judged_says_so(tmp_path: Pat
         for claim in system.claims:
             (row,) = (line for line in lines if line.startswith(f"| **{claim.id}** "))
             assert row.endswith("| – | – | – | not judged | – | – |")
-    count = sum(len(system.claims) for system in SYSTEMS.values())
-    assert f"Verdicts on {count} claims: *not judged* {count}." in lines
+    assert "- 38 claims of the papers: *not judged* 38." in lines
+    assert "- 7 that we added, whose ids end in a letter: *not judged* 7." in lines
+    assert "| together | **38** | **0 of 38** |" in lines
+
+
+def test_at_a_glance_every_claim_is_under_its_verdict_and_the_papers_are_counted_without_ours(tmp_path: Path):
+    judged(tmp_path, "large", "holds")
+    judged(tmp_path, "small", "does not hold", claim="FF-4a")
+    lines = pages(tmp_path)["claims.md"].splitlines()
+    place = lines.index("|  | holds | does not hold | not judged | decided |")
+    of = {line.split(" | ")[0].strip("| "): line.strip("|").split(" | ")[1:] for line in lines[place + 2 : place + 9]}
+    assert of["[fedface](#fedface)"][:2] == ["[FF-5](claims/fedface.md#ff-5)", ""]
+    assert of["[fedface](#fedface)"][2:] == ["FF-1, FF-2, FF-3, FF-4, FF-6", "1 of 6 "]
+    assert of["together"] == ["**1**", "**0**", "**37**", "**1 of 38** "]
+    assert of["added"][1:] == [
+        "[FF-4a](claims/fedface.md#ff-4a)",
+        "GC-1a, GC-1b, GC-4a, GC-4b, GC-7a, FF-1a",
+        "1 of 7 ",
+    ]
 
 
 def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True, claim: str = "FF-5") -> None:
-    """A claim of two comparisons as a reproduction with two seeds would have it."""
+    """A claim of one comparison or two as a reproduction with two seeds would have it."""
     definition = FEDFACE[claim]
     gates = [
         {
@@ -76,10 +93,8 @@ def judged(folder: Path, scale: str, verdict: str, passed: bool | None = True, c
     ]
     measured = {"mean": -2.0, "interval": [-3.0, -0.001], "half_of_paper": 1.25, "p": 0.97}
     missing = dict.fromkeys(measured)
-    comparisons = [
-        {"claims": part.text, **found, "verdict": said}
-        for part, found, said in zip(definition.parts, (missing, measured), ("not measured", verdict), strict=True)
-    ]
+    told = [{**missing, "verdict": "not measured"}, {**measured, "verdict": verdict}][-len(definition.parts) :]
+    comparisons = [{"claims": part.text, **found} for part, found in zip(definition.parts, told, strict=True)]
     found = {"id": claim, "verdict": verdict, "gates": gates, "figures": figures, "comparisons": comparisons}
     content = {"system": "fedface", "scale": scale, "seeds": [0, 1], "remark": "It is so.", "claims": [found]}
     (folder / f"{scale}.json").write_text(json.dumps(content))
@@ -165,7 +180,7 @@ def test_what_only_half_of_the_papers_difference_decides_is_marked(tmp_path: Pat
     content["claims"][0]["comparisons"][1]["p"] = 0.94  # the plain test of the opposite asks for 0.95
     (tmp_path / "small.json").write_text(json.dumps(content))
     assert row(tmp_path)[3] == "**does not hold** (half)"
-    assert "*does not hold* 1 (1 of them by half)" in pages(tmp_path)["claims.md"]
+    assert "- 38 claims of the papers: *does not hold* 1 (1 of them by half), " in pages(tmp_path)["claims.md"]
     assert "### FF-5, small scale, 2 seeds: does not hold (half)" in pages(tmp_path)["claims/fedface.md"]
 
 
