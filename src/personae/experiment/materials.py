@@ -160,7 +160,7 @@ class Materials:
             )
             if source.unlabelled:
                 return faces
-            return faces.slice_identities(source.first, source.identities, source.min_images)
+            return faces.slice_identities(source.first, source.identities, source.min_images, source.max_images)
         if network.height != network.width:
             raise DataError("synthetic faces are square; give the network the same height and width")
         assert source.identities is not None
