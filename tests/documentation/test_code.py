@@ -49,7 +49,8 @@ def test_every_command_line_parses(page: Path) -> None:
         if command.name in ("run", "init", "deal") and not re.search(r"[A-Z.]", arguments[0]):
             assert arguments[0] in recipes(), line
         if command.name == "run" and arguments[0] in recipes():
-            load_experiment(arguments[0], values.get("settings") or [], values.get("variant"))
+            for variant in (values.get("variant") or "").split(","):
+                load_experiment(arguments[0], values.get("settings") or [], variant or None)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "reference" not in page.parts], ids=name_of)

@@ -9,13 +9,19 @@ from typer.testing import CliRunner
 
 from personae import DataError, PartitionPlan, open_faces
 from personae.cli import app
-from personae.words import counted
+from personae.words import counted, number_of_images
 
 
 def test_one_and_many() -> None:
     assert [counted(n, "image") for n in (0, 1, 2, 1200)] == ["0 images", "1 image", "2 images", "1,200 images"]
     assert [counted(n, "identity") for n in (1, 2)] == ["1 identity", "2 identities"]
     assert [counted(n, "person", "people") for n in (1, 2)] == ["1 person", "2 people"]
+
+
+def test_how_many_images() -> None:
+    assert [number_of_images(least, None) for least in (1, 5)] == ["", "5 images or more"]
+    assert [number_of_images(least, 4) for least in (1, 2, 4)] == ["at most 4 images", "2 to 4 images", "4 images"]
+    assert number_of_images(1, 1) == "1 image"
 
 
 @pytest.fixture

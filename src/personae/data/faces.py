@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from personae.data.pixels import Pixels, Store
 from personae.errors import DataError
-from personae.words import counted
+from personae.words import counted, number_of_images
 
 if TYPE_CHECKING:  # PyTorch takes a second or two to import, and an index needs none of it
     from personae.data.samples import FaceSamples
@@ -89,23 +89,27 @@ class FaceSet:
         names = tuple(self.identities[code] for code in codes)
         return FaceSamples(names, torch.from_numpy(labels), self.pixels, self.stored[chosen])
 
-    def slice_identities(self, first: int, count: int | None, min_images: int = 1) -> "FaceSet":
-        """`count` identities (None: all) from the `first` on, of those with at least `min_images` images."""
-        enough = np.flatnonzero(self.images_per_identity >= max(min_images, 1))
-        stop = len(enough) if count is None else first + count
-        if first < 0 or stop > len(enough) or stop <= first:
-            if not enough.size:
+    def slice_identities(
+        self, first: int, count: int | None, min_images: int = 1, max_images: int | None = None
+    ) -> "FaceSet":
+        """`count` identities (None: all) from the `first` on, of those with so many images."""
+        images = self.images_per_identity
+        fitting = np.flatnonzero((images >= max(min_images, 1)) & (images <= (max_images or images.max(initial=1))))
+        stop = len(fitting) if count is None else first + count
+        if first < 0 or stop > len(fitting) or stop <= first:
+            having = number_of_images(min_images, max_images)
+            if not fitting.size:
                 raise DataError(
-                    f"{self.name}: none of {counted(len(self.images_per_identity), 'identity')} has {min_images} "
-                    "images or more; add images, or lower min_images"
+                    f"{self.name}: none of {counted(len(images), 'identity')} has {having}; add images, or "
+                    f"{'lower min_images' if max_images is None else 'change min_images or max_images'}"
                 )
             asked = "all" if count is None else f"{count}"
-            having = f" with at least {min_images} images" if min_images > 1 else ""
             raise DataError(
                 f"{self.name}: first = {first} and identities = {asked} do not fit: there "
-                f"{'is' if len(enough) == 1 else 'are'} {counted(len(enough), 'identity')}{having}; lower them"
+                f"{'is' if len(fitting) == 1 else 'are'} {counted(len(fitting), 'identity')}"
+                f"{f' with {having}' if having else ''}; lower them"
             )
-        return self.select(np.flatnonzero(np.isin(self.identity, enough[first:stop])))
+        return self.select(np.flatnonzero(np.isin(self.identity, fitting[first:stop])))
 
 
 def canonical(values: NDArray[Any]) -> bytes:

@@ -93,6 +93,7 @@ def conduct(grid: Grid, out: Path) -> None:
                 _digest(plan, materials),
                 execution,
                 benchmarks=benchmarks,
+                final_benchmarks=materials.final_benchmarks(),
                 public=materials.public.samples() if materials.public else None,
                 coding=coding,
                 cohorts_known=True,  # the seed is part of the experiment, which every client is sent

@@ -60,6 +60,15 @@ NO_GAPS = Gaps()
 
 
 @dataclass(frozen=True)
+class GroupSize:
+    """How many people of a group were compared, in how many pairs."""
+
+    people: int
+    genuine_pairs: int
+    impostor_pairs: int
+
+
+@dataclass(frozen=True)
 class BenchmarkResult:
     """`dataclasses.asdict` of it is ready for JSON. Metrics are fractions between 0 and 1, but for ratios.
 
@@ -84,6 +93,7 @@ class BenchmarkResult:
     """By metric, its value in every resample of the identities: the same resamples for every model."""
     faces: str = ""
     """Of which images these are, by their fingerprint; results of the same ones can be compared pair by pair."""
+    group_sizes: dict[str, GroupSize] = field(default_factory=dict)
 
 
 class EvaluationProtocol(Protocol):
@@ -208,7 +218,8 @@ class GroupBenchmark(_OnePart):
                     if bounds is not None:
                         intervals[f"{name}/{metric}"] = bounds
         together = _together(list(scores.values()))
-        return _result(metrics, together, intervals, operating_points(together, self.fars), groups, self.gaps)
+        found = _result(metrics, together, intervals, operating_points(together, self.fars), groups, self.gaps)
+        return replace(found, group_sizes={name: _size(each) for name, each in scores.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,6 +349,11 @@ def _accuracy_interval(name: str, vectors: Tensor, pairs: Pairs, labels: Tensor,
     with suppress(DataError):
         return {name: accuracy_interval(vectors, pairs, labels, resamples=resamples)} if resamples else {}
     return {}
+
+
+def _size(scores: Identified) -> GroupSize:
+    people = np.unique(np.concatenate([scores.genuine_of, *scores.impostor_of]))
+    return GroupSize(len(people), scores.genuine_pairs, scores.impostor_pairs)
 
 
 def _together(scores: Sequence[Scores]) -> Scores:

@@ -23,9 +23,9 @@ from personae.experiment.execution import Execution
 from personae.experiment.forgotten import without
 from personae.experiment.section import SYNTHETIC
 from personae.experiment.sources import Source
+from personae.report.records import POPULATIONS
 
 RESAMPLES, MOST_RESAMPLED = 200, 10_000
-POPULATIONS = "heldout/populations"
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ class Materials:
             found.append(_benchmark(name, samples, options.fars, pairs))
         return found
 
-    def populations(self) -> GroupBenchmark | None:
+    def final_benchmarks(self) -> list[GroupBenchmark]:
         """Held-out people of several domains as groups: how evenly errors are spread at one threshold for all."""
         if self.heldout is None:
-            return None
+            return []
         options, samples, groups = self.experiment.evaluation, self.heldout.samples(), {}
         for name, rows in _domains(self.heldout, np.arange(len(self.heldout))).items():
             places = torch.from_numpy(rows)
@@ -104,7 +104,7 @@ class Materials:
                 seed=self.experiment.seed,
             )
             groups[name] = replace(pairs, left=places[pairs.left], right=places[pairs.right])
-        return GroupBenchmark(POPULATIONS, samples, groups, options.fars) if groups else None
+        return [GroupBenchmark(POPULATIONS, samples, groups, options.fars, _resamples(samples))] if groups else []
 
     def _heldout_by_domain(self) -> dict[str, FaceSamples]:
         if self.heldout is None:
@@ -160,7 +160,7 @@ class Materials:
             )
             if source.unlabelled:
                 return faces
-            return faces.slice_identities(source.first, source.identities, source.min_images)
+            return faces.slice_identities(source.first, source.identities, source.min_images, source.max_images)
         if network.height != network.width:
             raise DataError("synthetic faces are square; give the network the same height and width")
         assert source.identities is not None
@@ -180,8 +180,12 @@ class Materials:
 
 
 def _benchmark(name: str, samples: FaceSamples, fars: tuple[float, ...], pairs: Pairs | None = None) -> Benchmark:
-    """With intervals, unless there are so many images that the resamples would take minutes."""
-    return Benchmark(name, samples, fars, pairs, RESAMPLES if len(samples) <= MOST_RESAMPLED else 0)
+    return Benchmark(name, samples, fars, pairs, _resamples(samples))
+
+
+def _resamples(samples: FaceSamples) -> int:
+    """For intervals, unless there are so many images that the resamples would take minutes."""
+    return RESAMPLES if len(samples) <= MOST_RESAMPLED else 0
 
 
 def _domains(faces: FaceSet, rows: Rows) -> dict[str, Rows]:

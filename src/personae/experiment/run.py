@@ -156,6 +156,7 @@ def conduct(
                     materials.digest(),
                     execution,
                     benchmarks=materials.benchmarks(),
+                    final_benchmarks=materials.final_benchmarks(),
                     public=public.samples if public else None,
                     pooled=partial(materials.clients.pooled, Split.TRAIN) if pools else None,
                     listeners=(track, listen),

@@ -13,6 +13,10 @@ from personae.data.synthetic.domains import pair_name
 from personae.experiment.explain import nearest
 from personae.experiment.section import SYNTHETIC, Section
 
+OF_FILES = frozenset(
+    ("min_images", "max_images", "skip_unreadable", "crop", "missed", "as_they_are", "layout", "identity_level")
+)
+
 
 class Source(Section):
     """Where faces come from: rendered ones, or a folder, zip or list on disk; optionally some of the identities.
@@ -29,6 +33,7 @@ class Source(Section):
     capture: str | None = None  # synthetic: how they are captured
     seed: int | None = Field(default=None, ge=0)  # synthetic: by default the experiment's seed
     min_images: int = Field(default=1, ge=1)  # files: leave identities with fewer images out
+    max_images: int | None = Field(default=None, ge=1)  # files: leave identities with more images out
     skip_unreadable: bool = False  # files: leave images that cannot be used out
     unlabelled: bool = False  # nobody says who is on the images; labels that are there all the same are not used
     crop: Crop | None = None  # files: cut the face out of each photograph, with the extra `align`
@@ -51,19 +56,20 @@ class Source(Section):
                 raise ValueError("parts are two sources or more, and go with nothing else")
             return self
         if self.source == SYNTHETIC:
-            of_files = {"min_images", "skip_unreadable", "crop", "missed", "as_they_are", "layout", "identity_level"}
-            wrong = given & of_files
+            wrong = given & OF_FILES
             if self.identities is None:
                 raise ValueError("synthetic faces need the number of identities")
             self._check_domain(given)
         else:
             wrong = given & {"images", "domain", "people", "capture", "seed"}
             if self.unlabelled and not wrong:
-                wrong = given & {"identities", "first", "min_images"}
+                wrong = given & {"identities", "first", "min_images", "max_images"}
         if wrong:
             files = "unlabelled faces from files" if self.unlabelled else "faces from files"
             kind = "synthetic faces" if self.source == SYNTHETIC else files
             raise ValueError(f"{', '.join(sorted(wrong))} does not go with {kind}; leave it out")
+        if self.max_images is not None and self.max_images < self.min_images:
+            raise ValueError("max_images is below min_images")
         if self.missed and not self.crop:
             raise ValueError("missed goes with crop, which looks for faces")
         if self.layout is not None and named_layout(self.layout) is None:

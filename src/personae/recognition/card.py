@@ -14,7 +14,7 @@ from personae.files import write_text
 from personae.privacy.disclosure import descriptions, warning
 from personae.report.records import Run
 from personae.report.table import DEVIATION, figure_cell
-from personae.words import counted
+from personae.words import counted, number_of_images
 
 FORMAT = 1
 
@@ -88,8 +88,8 @@ def described(source: Mapping[str, Any]) -> str:
     count = f"{counted(source['identities'], 'person', 'people')} of " if source["identities"] else ""
     if source["source"] == SYNTHETIC:
         return f"{count}synthetic faces ({source['domain']}), {counted(source['images'], 'image')} each"
-    least = f", those with {source['min_images']} images or more" if source["min_images"] > 1 else ""
-    return f"{count}{Path(source['source']).name}{least}"
+    having = number_of_images(source["min_images"], source["max_images"])
+    return f"{count}{Path(source['source']).name}{f', those with {having}' if having else ''}"
 
 
 def divided(plan: PartitionPlan) -> dict[str, Any]:

@@ -63,10 +63,9 @@ class OfRun(Origin):
         """The run's own; one client's model has nothing to do with the faces of the others."""
         materials = Materials(self.experiment, Execution(progress=progress))
         found: list[Benchmark | GroupBenchmark] = [
-            *(materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks())
+            *(materials.heldout_benchmarks() if is_networked(self.run) else materials.benchmarks()),
+            *materials.final_benchmarks(),
         ]
-        if groups := materials.populations():
-            found.append(groups)
         if not found:
             notify("not evaluated: the experiment has no held-out faces; name some with --on")
         chosen = [each for each in found if self.client is None or each.name.partition("/")[0] != "private"]

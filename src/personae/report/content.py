@@ -10,13 +10,17 @@ from personae.report.plots import Key
 
 @dataclass(frozen=True)
 class Table:
-    """The first `texts` columns hold words, the others numbers; `best` are cells to mark, by row and column."""
+    """The first `texts` columns hold words, the others numbers.
+
+    `best` and `worst` are cells to mark, by row and column.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str
     texts: int = 1
     best: frozenset[tuple[int, int]] = frozenset()
+    worst: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)

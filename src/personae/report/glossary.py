@@ -25,6 +25,8 @@ GLOSSARY = {
     "the gallery.",
     "FMR": "False match rate: how often photographs of two people are accepted as one; the same as FAR.",
     "FNMR": "False non-match rate: how often two photographs of one person are refused; 1 - TAR.",
+    "Gini coefficient": "How unevenly an error is spread over groups of people: 0 if all groups have the same rate, 1 "
+    "if one group has all errors.",
     "rank-1": "How often the most similar person of the gallery is the right one.",
     "accuracy": "The share of photograph pairs that are judged correctly: one person, or two different people. Each "
     "tenth of the pairs is judged with the best threshold of the other nine.",

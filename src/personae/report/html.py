@@ -10,6 +10,7 @@ from personae.report.content import Note, Section
 from personae.report.fairness import fairness_section
 from personae.report.figures import chosen, costs, legend, operating_points, per_client, progress, score_distributions
 from personae.report.first_screen import chart, disclosures, sent
+from personae.report.populations import populations_section
 from personae.report.privacy import privacy_section
 from personae.report.records import Run, read_run
 from personae.report.sections import defence, faces, notices, results, setting, timing, traffic
@@ -59,6 +60,7 @@ def _page(
         cluster_section(run),
         faces(run),
         fairness_section(run),
+        populations_section(run),
         privacy_section(run),
         traffic(run),
         timing(run),

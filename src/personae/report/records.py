@@ -26,6 +26,7 @@ from personae.core.events import (
     ledger,
 )
 from personae.errors import ConfigError
+from personae.evaluation.intervals import Interval
 from personae.evaluation.spread import Served, Spread, served, spread
 from personae.files import read_json
 from personae.privacy.audit.finding import Audit, read_audit
@@ -33,6 +34,7 @@ from personae.privacy.forgotten_log import ForgottenEntry, read_log
 from personae.privacy.spent import spent
 
 Metrics = Mapping[str, float]
+POPULATIONS = "heldout/populations"  # the benchmark of the held-out people of several domains
 CLUSTERS = "clusters/"  # begins the names of figures of clusters, as clients send them
 
 
@@ -52,6 +54,30 @@ class StageRecord:
     federated: bool = False
     after: str | None = None
     """The stage it continues from; None for the start of the run."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many people of a population were compared, in how many pairs."""
+
+    people: int
+    genuine_pairs: int
+    impostor_pairs: int
+
+
+@dataclass(frozen=True)
+class Populations:
+    """How evenly a model serves several populations: figures of each, and of all together."""
+
+    groups: Mapping[str, Metrics]
+    group_sizes: Mapping[str, Size]
+    metrics: Metrics
+    intervals: Mapping[str, Interval]
+    """As `population/metric`, where there are any."""
+
+    def __post_init__(self) -> None:
+        if self.groups.keys() != self.group_sizes.keys():
+            raise ValueError("figures and sizes are not of the same groups")
 
 
 @dataclass
@@ -93,6 +119,9 @@ class Record:
     evaluation: Mapping[str, Any] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     """Of the first stage, the evaluation in full of the weights that the run was given."""
+    populations: Populations | None = None
+    """Of the final evaluation; `given_populations` is of the weights that the run was given."""
+    given_populations: Populations | None = None
     last_round: int = 0
 
     def served(self, *, new: bool) -> dict[str, Served]:
@@ -226,9 +255,9 @@ def read_run(folder: Path) -> Run:
             if isinstance(entry, Transfer):
                 _add_transfer(records[entry.stage], entry)
     for path in sorted((folder / "evaluation").glob("*.json")):
-        read_json(path, lambda final: setattr(records[final["stage"]], "evaluation", _evaluation(final)))
+        read_json(path, lambda final: _add_evaluation(records[final["stage"]], final))
     for path in sorted((folder / "evaluation" / "given").glob("*.json")):
-        read_json(path, lambda given: setattr(records[given["stage"]], "given", _evaluation(given)))
+        read_json(path, lambda given: _add_given(records[given["stage"]], given))
     summary = folder / "summary.json"
     described = read_json(summary, _stages) if summary.is_file() else ()
     known = {stage.name for stage in described}
@@ -315,8 +344,18 @@ def _add_transfer(record: Record, transfer: Transfer) -> None:
     record.payload_clients[transfer.direction, transfer.payload].add(transfer.client)
 
 
-def _evaluation(final: Mapping[str, Any]) -> Mapping[str, Any]:
-    benchmarks: Mapping[str, Any] = final["benchmarks"]
+def _add_evaluation(record: Record, final: Mapping[str, Any]) -> None:
+    record.evaluation, record.populations = _evaluation(final)
+
+
+def _add_given(record: Record, given: Mapping[str, Any]) -> None:
+    record.given, record.given_populations = _evaluation(given)
+
+
+def _evaluation(final: Mapping[str, Any]) -> tuple[Mapping[str, Any], Populations | None]:
+    """What was found on each benchmark, and apart from these on the populations."""
+    benchmarks = dict(final["benchmarks"])
+    populations = benchmarks.pop(POPULATIONS, None)
     for name, result in benchmarks.items():  # checked here, so that a malformed file is reported by its name
         roc, histogram = result["roc"], result["histogram"]
         bins = len(_numbers(histogram["edges"])) - 1
@@ -326,7 +365,7 @@ def _evaluation(final: Mapping[str, Any]) -> Mapping[str, Any]:
         _numbers([*result["metrics"].values()])
         for values in result.get("resampled", {}).values():
             _numbers(values)
-    return benchmarks
+    return benchmarks, None if populations is None else TypeAdapter(Populations).validate_python(populations)
 
 
 def _numbers(values: Any) -> list[float]:

@@ -107,6 +107,7 @@ class Engine:
     public: Samples | None = None
     pooled: Callable[[Sequence[str]], Samples] | None = None  # the training faces of these clients in one place
     benchmarks: Sequence[Benchmark] = ()
+    final_benchmarks: Sequence[Benchmark] = ()  # of final and given models alone
     firewall: Firewall = field(default_factory=Firewall)
     proof: Samples | None = None  # rendered faces, on which the server looks at every merged model
     excluded: Callable[[], AbstractSet[str]] = frozenset  # who is out of the run now; asked before every round
@@ -344,6 +345,8 @@ class _Walk:
         results = {each.name: each.evaluate(embedder, final=final or given) for each in self.engine.benchmarks}
         metrics = {f"{name}/{key}": value for name, each in results.items() for key, value in each.metrics.items()}
         self._record(GlobalEvaluation(stage=stage.name, round=round_, metrics=metrics))
+        if final or given:
+            results |= {each.name: each.evaluate(embedder, final=True) for each in self.engine.final_benchmarks}
         exchange = Exchange(self.engine.transport, EVALUATE, stage, round_, self.engine.coding)
         figures: dict[str, dict[str, float]] = {}
         asked = [each for each in self.clients if each.name not in self.out | self.engine.absent]

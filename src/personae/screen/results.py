@@ -13,6 +13,7 @@ from personae.report.clusters import plain_clusters, print_clusters
 from personae.report.comparison import Comparison
 from personae.report.content import Table as Content
 from personae.report.fairness import plain_fairness
+from personae.report.populations import plain_populations
 from personae.report.records import read_events, read_run
 from personae.report.table import rows_of
 from personae.report.verdict import Verdict
@@ -98,6 +99,7 @@ def models(run: Path, page: Path, as_json: bool, *, watched: bool = True) -> Non
         evaluated = {"verdict": [*found.sentences, *found.remarks], "models": rows}
         evaluated |= {"fairness": plain_fairness(run), "warnings": warnings_of(content)}
         evaluated |= {"differential_privacy": [each.plain() for each in spent(read_events(run))]}
+        evaluated |= {"populations": populations} if (populations := plain_populations(run)) else {}
         evaluated |= {"clusters": clusters} if (clusters := plain_clusters(run)) else {}
         print_json({"run": str(run), "report": str(page), **evaluated})
         return

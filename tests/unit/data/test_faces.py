@@ -74,6 +74,16 @@ def test_identities_are_sliced_by_their_order_among_those_with_enough_images(fac
     assert faces.slice_identities(1, 1, min_images=2).identity.tolist() == [3, 3, 3]
 
 
+def test_identities_with_too_many_images_are_left_out_and_not_counted(faces: FaceSet) -> None:
+    assert faces.slice_identities(0, None, max_images=2).columns["path"].tolist() == list("bde")
+    assert faces.slice_identities(1, 1, max_images=2).columns["path"].tolist() == ["d", "e"]
+    assert faces.slice_identities(0, None, min_images=2, max_images=2).columns["path"].tolist() == ["d", "e"]
+    with pytest.raises(DataError, match="there is 1 identity with 2 images; lower them"):
+        faces.slice_identities(1, 1, min_images=2, max_images=2)
+    with pytest.raises(DataError, match=r"none of 4 identities has 4 to 9 images; .* or change min_images or max_ima"):
+        faces.slice_identities(0, None, min_images=4, max_images=9)
+
+
 @pytest.mark.parametrize(("first", "count"), [(0, 4), (3, 1), (3, None), (-1, 1), (0, 0)])
 def test_too_few_identities_are_told_with_how_many_there_are(faces: FaceSet, first: int, count: int | None) -> None:
     with pytest.raises(DataError, match="there are 3 identities"):

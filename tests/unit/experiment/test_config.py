@@ -46,7 +46,7 @@ def test_resolved_configuration_is_plain_data_that_parses_to_the_same_experiment
     plain = json.loads(json.dumps(experiment.resolved()))
     assert plain["stages"][0]["algorithm"]["margin"]["scale"] == FedPE().margin.scale
     assert plain["firewall"]["enabled"] is True
-    of_files = ("min_images", "skip_unreadable", "crop")
+    of_files = ("min_images", "max_images", "skip_unreadable", "crop")
     private = plain["data"]["private"]
     plain["data"]["private"] = {key: value for key, value in private.items() if key not in of_files}
     assert parse_experiment(plain, "x").recipe == experiment.recipe
@@ -177,6 +177,10 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("data", "private", "idents", value=3), r"data\.private\.idents: .* did you mean identities\?"),
         (set_at("data", "private", value={}), "need the number of identities"),
         (set_at("data", "private", "min_images", value=3), "min_images does not go with synthetic"),
+        (
+            set_at("data", "private", value={"source": "faces", "min_images": 3, "max_images": 2}),
+            "max_images is below min_images",
+        ),
         (set_at("data", "private", "people", value="islands"), "people and capture go together, in place of domain"),
         (
             set_at("data", "private", value={"identities": 2, "people": "island", "capture": "studio"}),

@@ -7,15 +7,19 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from personae import ConfigError, load_experiment
 from personae.cli import app
+from personae.data import synthetic_faces
 from personae.experiment.config import load_variants
 from personae.experiment.recipes import RECIPES, recipes, summary
+from personae.experiment.sources import Source
 from personae.reproduce.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[3]
@@ -41,6 +45,27 @@ def test_every_recipe_is_listed_with_a_line_of_its_own(personae: Personae) -> No
         assert told[name] == text
         assert any(line.split()[:1] == [name] for line in ended.stdout.splitlines()), name
     assert list(recipes())[:4] == ["demo", "demo-all", "demo-quick", "quick"]
+
+
+@pytest.mark.parametrize("name", [name for name in recipes() if name.startswith("faces/")])
+def test_recipes_for_photographs_hold_people_out(name: str, tmp_path: Path) -> None:
+    """On a set with as many images of each person as their comments say: CelebA first, then LFW."""
+    images = [*[5] * 150, *[2, 4] * 11, *[9] * 126, *[1, 2, 3, 4, 5, 9] * 20]
+    one = synthetic_faces(identities=1, images=1, size=8, cache=tmp_path)
+    identity = np.repeat(np.arange(len(images)), images)
+    names = tuple(map(str, range(len(images))))
+    faces = replace(one, identities=names, identity=identity, columns={}, stored=np.zeros_like(identity))
+
+    def people(source: Source) -> set[int]:
+        chosen = faces.slice_identities(source.first, source.identities, source.min_images, source.max_images)
+        return set(chosen.identity.tolist())
+
+    data = load_experiment(name).data
+    assert data.heldout is not None
+    assert people(data.heldout) == {at for at in range(298, len(images)) if 2 <= images[at] <= 4}
+    for source in filter(None, (data.public, data.private)):
+        for part in source.all_parts().values():
+            assert not people(part) & people(data.heldout)
 
 
 @pytest.mark.parametrize("name", recipes())

@@ -159,3 +159,21 @@ def test_rfw_has_its_groups_as_domains(tmp_path: Path) -> None:
     faces = Materials(load_experiment(tmp_path / "experiment.toml"), Execution(cache=tmp_path / "cache")).private
     assert set(faces.columns["domain"].tolist()) == {"African", "Asian"}
     assert set(faces.identities) == {f"{group}/{name}" for group in ("African", "Asian") for name in PEOPLE}
+
+
+def test_held_out_people_of_rfw_are_compared_group_by_group(tmp_path: Path) -> None:
+    faces = rfw(tmp_path)
+    for group in ("African", "Asian"):  # so that there are two people in each of two folds
+        for number in range(1, 5):
+            put(tmp_path / faces / "data" / group / "9" / f"9_{number:04}.jpg", picture(40 + number, size=32))
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        EXPERIMENT.format(source=folders(tmp_path))
+        + f'data.heldout.source = "{faces}/data"\nevaluation = {{ folds = 2, pairs_per_fold = 4 }}\n'
+    )
+    [benchmark] = Materials(load_experiment(experiment), Execution(cache=tmp_path / "cache")).final_benchmarks()
+    assert list(benchmark.groups) == ["African", "Asian"]
+    for group, pairs in benchmark.groups.items():
+        for side in (pairs.left, pairs.right):
+            people = {benchmark.samples.identities[label] for label in benchmark.samples.labels[side]}
+            assert people <= {f"{group}/{name}" for name in (*PEOPLE, "9")}

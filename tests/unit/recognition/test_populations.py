@@ -44,8 +44,7 @@ def test_the_card_tells_the_worst_group_ratios_and_gini_coefficients(
     export_model(run, tmp_path / "model.safetensors", resamples=5)
     found = json.loads((tmp_path / "model.card.json").read_text())["benchmarks"]["heldout/populations"]
 
-    benchmark = Materials(experiment).populations()
-    assert benchmark is not None
+    [benchmark] = Materials(experiment).final_benchmarks()
     vectors = embed(load_model(run, "train").embedder, benchmark.samples).double()
     vectors = vectors / vectors.norm(dim=1, keepdim=True)
     scores, same = {}, {}
@@ -76,4 +75,4 @@ def test_people_of_one_domain_are_no_groups(faces_cache: Path, tmp_path: Path, m
     head, _, tail = EXPERIMENT.partition("[data.heldout.parts]")
     text = head.replace("[data.private]", "[data.heldout]\nfirst = 50\nidentities = 12\nimages = 4\n\n[data.private]")
     (tmp_path / "x.toml").write_text(text + tail[tail.index("[[stages]]") :])
-    assert Materials(load_experiment(tmp_path / "x.toml")).populations() is None
+    assert Materials(load_experiment(tmp_path / "x.toml")).final_benchmarks() == []
