@@ -24,3 +24,7 @@ def test_the_list_of_reasons_is_that_of_the_claims_that_do_not_hold(system):
     explained = [re.findall(r"\[(\S+)\]", cell) for cell in re.findall(r"^\| (\[.+?) \|", reasons, re.MULTILINE)]
     assert failed == [claim for row in explained for claim in row]
     assert failed
+    for row in re.findall(r"^\| (\[.+) \|$", reasons, re.MULTILINE):
+        _, _, control = row.split(" | ")
+        assert control
+        assert not control.startswith("No control")
