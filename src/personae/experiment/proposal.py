@@ -219,7 +219,6 @@ def _recommended(situation: Situation) -> list[Table]:
     if situation.start:
         together["algorithm"] |= {"head_init": "mean", "margin": COSFACE}
         together["algorithm"]["training"] |= {"lr": 0.05}
-        personal["algorithm"]["training"] |= {"lr": 0.025}
     if situation.waits_long:
         together["algorithm"] |= {"head": "renewed", "head_init": "mean"}
     return [together, personal]

@@ -68,7 +68,7 @@ def test_from_scratch_the_recommended_recipe_with_people_held_out(faces: Path, t
     found = proposed(faces, tmp_path)
     experiment, recipe = found.experiment, load_experiment("recommended")
     assert methods(found) == ["fedpe", "adapt"]
-    assert experiment.stages[0].algorithm == recipe.stages[0].algorithm
+    assert [stage.algorithm for stage in experiment.stages] == [stage.algorithm for stage in recipe.stages]
     assert experiment.data.private.identities == experiment.data.heldout.first == 40
     assert (experiment.partition.clients, experiment.stages[0].rounds) == (4, 18 * 2)
     assert found.why.startswith(
