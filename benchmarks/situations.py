@@ -344,14 +344,15 @@ def from_start(there: Lines, situation: str) -> str:
     """Every method of a situation against what it began with."""
     about = SITUATIONS[situation]
     rows = [f"| {about.label} | {headings('the start')} |", "|---|---|---|---|---|"]
-    begun = (cell(rates(there, situation, about.methods[0], f"{who} start")) for who in FIGURES)
+    none = {"heldout": "not run", "private": "–" if about.unlabelled else "not run"}  # people whom nobody names
+    begun = (cell(rates(there, situation, about.methods[0], f"{who} start"), none[who]) for who in FIGURES)
     rows.append(f"| the start | {' |  | '.join(begun)} |  |")
     for name in about.methods:
         cells = []
         for who in FIGURES:
             found = [there.get((situation, name, seed), {}) for seed in SEEDS]
             gains = [100 * (line[who] - line[f"{who} start"]) for line in found if who in line]
-            cells += [cell(rates(there, situation, name, who)), gained(gains)]
+            cells += [cell(rates(there, situation, name, who), none[who]), gained(gains)]
         rows.append(f"| {METHODS[name].label} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
@@ -369,9 +370,9 @@ def rates(there: Lines, situation: str, method: str, figure: str) -> list[float]
     return [100 * line[figure] for line in lines if figure in line]
 
 
-def cell(found: list[float]) -> str:
+def cell(found: list[float], none: str = "not run") -> str:
     """`31.2 (30.4, 31.9, 31.3)`: the mean and each seed."""
-    return f"{statistics.mean(found):.1f} ({spread(found)})" if found else "not run"
+    return f"{statistics.mean(found):.1f} ({spread(found)})" if found else none
 
 
 def spread(values: list[float], sign: str = "") -> str:

@@ -51,6 +51,15 @@ class TestConformance:
                 assert [client.index for client in chosen] == sorted({client.index for client in chosen})
                 assert set(chosen) <= set(CLIENTS[:eligible])
 
+    @pytest.mark.parametrize("eligible", [1, 2, 7])
+    def test_no_round_asks_fewer_than_the_smallest_cohort(self, policy: Selection, eligible: int) -> None:
+        rounds = range(1, ROUNDS + 1)
+        cohorts = [len(policy.select(occasion(each, clients=CLIENTS[:eligible]))) for each in rounds]
+        asked = [cohort for cohort in cohorts if cohort]  # a policy that leaves it to chance may ask nobody
+        assert min(asked) >= policy.smallest(eligible, ROUNDS)
+        if not isinstance(policy, Poisson):
+            assert min(asked) == policy.smallest(eligible, ROUNDS)
+
     def test_the_same_occasion_gives_the_same_clients(self, policy: Selection) -> None:
         again = pickle.loads(pickle.dumps(policy))
         assert again == policy
@@ -78,6 +87,17 @@ def test_a_pass_asks_everybody_once() -> None:
         assert Counter(names) == Counter(client.name for client in CLIENTS)
         orders.append(names)
     assert len(set(map(tuple, orders))) == 3  # each pass in an order of its own
+
+
+def test_a_pass_of_pairs_over_an_odd_number_has_rounds_of_one() -> None:
+    assert Passes(clients=2).smallest(6, 18) == 2
+    assert Passes(clients=2).smallest(7, 18) == 1
+    assert Passes(clients=2).smallest(2, 18) == 2
+
+
+def test_chance_may_leave_one_client() -> None:
+    assert Poisson(rate=0.9).smallest(100, 5) == 1
+    assert Poisson(rate=1.0).smallest(100, 5) == 100
 
 
 def test_a_cohort_grows_in_equal_steps() -> None:

@@ -27,6 +27,22 @@ def test_the_page_has_the_kept_figures(situations: ModuleType, tmp_path: Path, m
     assert (tmp_path / "page.md").read_text() == written
 
 
+def test_the_curves_are_those_of_the_kept_runs(
+    situations: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = importlib.import_module("situation_curves")
+    drawn = curves.IMAGE.read_text()
+    monkeypatch.setattr(curves, "IMAGE", tmp_path / "curves.svg")
+    curves.draw(curves.RESULTS)
+    assert (tmp_path / "curves.svg").read_text() == drawn
+    kept, ends = curves.known(curves.RESULTS), situations.known(situations.RESULTS)
+    assert kept
+    for (method, seed), line in kept.items():
+        assert line["visits"][-1] == 10 * situations.VISITS
+        if "heldout" in ends.get(("usual", method, seed), {}):  # evaluations on the way change nothing
+            assert line["heldout"][-1] == ends["usual", method, seed]["heldout"]
+
+
 @pytest.mark.parametrize("method", ["fedpe", "recommended"])
 def test_of_twelve_clients_three_are_there_at_a_time_and_all_are_asked_as_often(
     situations: ModuleType, method: str

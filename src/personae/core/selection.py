@@ -62,6 +62,10 @@ class Selection(ABC):
         Of a policy that leaves the number to chance, its mean.
         """
 
+    def smallest(self, eligible: int, rounds: int) -> int:
+        """The fewest clients that any of these rounds may ask, if it asks anybody."""
+        return min(self.count(eligible, round_, rounds) for round_ in range(1, rounds + 1))
+
     @abstractmethod
     def select(self, occasion: Occasion) -> list[ClientInfo]:
         """These clients, in the order of the clients."""

@@ -15,7 +15,7 @@ from personae.experiment.config import Experiment
 from personae.experiment.home import now
 from personae.files import from_json, write_bytes
 from personae.privacy.accountant import Accountant
-from personae.privacy.disclosure import descriptions, leaves, warning
+from personae.privacy.disclosure import descriptions, leaves, seen_by_others, warning
 from personae.privacy.spent import in_words as spent_in_words
 from personae.progress import Notify, unheard
 from personae.words import counted
@@ -36,7 +36,7 @@ def in_words(job: Job, server: str) -> Iterator[str]:
     others = f" with {counted(job.clients, 'client')}" if job.clients else ""
     yield f"the server {server} plans the run {experiment.name} ({job.run[:8]}){others}"
     for stage in experiment.recipe:
-        yield from _stage(stage)
+        yield from _stage(stage, job.clients)
     yield from _privacy(experiment, job.clients)
     for name, kind in descriptions(stage.algorithm for stage in experiment.recipe).items():
         if any(name in leaves(stage.algorithm) for stage in experiment.recipe):
@@ -59,7 +59,7 @@ def _privacy(experiment: Experiment, clients: int) -> Iterator[str]:
         yield f"differential privacy: epsilon is not known here ({error})"
 
 
-def _stage(stage: Stage) -> Iterator[str]:
+def _stage(stage: Stage, clients: int) -> Iterator[str]:
     algorithm = stage.algorithm
     work = f"stage {stage.name}: {algorithm.name}, {counted(stage.rounds, 'round')}"
     if not algorithm.federated:
@@ -71,6 +71,9 @@ def _stage(stage: Stage) -> Iterator[str]:
         yield f"  layer {layer.name}: {settings}"
     if text := warning(algorithm):
         yield f"  {text}"
+    eligible = {"all": clients, "source": 1, "targets": clients - 1}[stage.clients] if clients else stage.selection.most
+    if eligible and (text := seen_by_others(stage, eligible)):
+        yield f"  what clients see of each other: {text}"
 
 
 @dataclass(frozen=True, kw_only=True)

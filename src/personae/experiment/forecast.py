@@ -10,7 +10,7 @@ from personae.data.holdings import Holding
 from personae.errors import ConfigError
 from personae.experiment.materials import Materials
 from personae.privacy.accountant import Accountant
-from personae.privacy.disclosure import descriptions, message_bytes, sends, withheld
+from personae.privacy.disclosure import descriptions, message_bytes, seen_by_others, sends, withheld
 from personae.runtime.spool import MEMORY
 
 ALL_FACES = "the faces themselves, to one place"
@@ -29,6 +29,7 @@ class StageForecast:
     bytes_down: int
     bytes_up: int
     leaves: list[str]
+    others_see: str | None  # of a single client, where few are asked in a round
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def _stage(stage: Stage, trainers: list[Holding], layout: Layout, width: int, ma
         bytes_down=number * sum(message_bytes(each, received, withheld(algorithm)) for each in algorithm.types.downs),
         bytes_up=number * sum(message_bytes(each, sent, withheld(algorithm)) for each in algorithm.types.ups),
         leaves=[ALL_FACES] if algorithm.pools_faces else sends(algorithm),
+        others_see=seen_by_others(stage, len(trainers)),
     )
 
 

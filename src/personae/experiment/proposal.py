@@ -25,6 +25,9 @@ from personae.words import counted
 Table = dict[str, Any]
 FEW = 5  # people at a client: with fewer, a client's own task says little about faces
 USUAL_PEOPLE, MOST_CLIENTS = 10, 10  # of a client, and clients, where nobody says how many there are
+# Renewed class embeddings are better for 36 clients of some 20 people, and no better for ten clients. With hundreds of
+# people per client nobody has tried them (docs/results/recommended.md).
+MANY_CLIENTS, FEW_TENS = 20, 40
 PASSES, PASSES_ON = 18, 6  # how often every client is asked: from scratch, and from a model that knows faces
 KEEPING = (  # what the defaults for given weights are for
     "The given weights know faces already, and training takes from that more easily than it adds: so class embeddings "
@@ -61,6 +64,11 @@ class Situation:
     def start(self) -> str:
         """Words for a model that knows faces already; none where training begins from scratch."""
         return "the given weights" if self.weights else "a model trained on the public faces" if self.public else ""
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether class embeddings that a client kept do not fit the model any more when it is asked again."""
+        return not self.start and self.clients >= MANY_CLIENTS and self.people // self.clients <= FEW_TENS
 
 
 def propose(
@@ -185,9 +193,16 @@ def _method(situation: Situation) -> tuple[list[Table], str]:
             "keep what it knows; then every client gets a model of its own. Only weights, counts and figures leave."
         )
     cohorts = "small cohorts in passes" if situation.clients > 2 else "one client after the other"
+    renewed = (
+        f"With {situation.clients} clients, many others change the model between two visits to one of them. So each "
+        "begins every visit with class embeddings that are the means of its people's features, and not with old ones. "
+        if situation.waits_long
+        else ""
+    )
     return _recommended(situation), (
         f"There is no model to begin with, so training starts from scratch with the recommended method: {cohorts}, "
         "a rate that falls to zero, a wide margin; then a model of its own for every client. "
+        f"{renewed}"
         "Only weights, counts and figures leave. Starting weights (--weights) would help more than anything else."
     )
 
@@ -204,7 +219,8 @@ def _recommended(situation: Situation) -> list[Table]:
     if situation.start:
         together["algorithm"] |= {"head_init": "mean", "margin": COSFACE}
         together["algorithm"]["training"] |= {"lr": 0.05}
-        personal["algorithm"]["training"] |= {"lr": 0.025}
+    if situation.waits_long:
+        together["algorithm"] |= {"head": "renewed", "head_init": "mean"}
     return [together, personal]
 
 

@@ -11,6 +11,8 @@ from personae.core.layer import Layer, Layered, layers_of
 from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.payload import Expectation, Payload
 from personae.core.problem import Problem
+from personae.core.stage import Stage
+from personae.privacy.small_cohorts import seen_of_few
 
 PREAMBLE = """# What leaves a client
 
@@ -53,6 +55,11 @@ Figures of a client's own work (`Scalars`) say something about it, too: `cluster
 found, which is about how many people are on its images. An algorithm and an evaluation declare the names of their
 figures. A client sends no others, and a server refuses others. Values that are not finite, or too large to be a figure,
 are refused as well.
+
+Clients receive the mean of a round's updates, and no single one. What they can tell from it depends on how many
+clients the round asks: with one, the mean is this client's model; of two, each can work out the other's update. The
+stage's `selection` decides that. `personae run --dry-run`, the plan that `personae join` shows and the report say so
+where it happens.
 
 Layers go around any algorithm and can change this. The second table says what each of them adds to messages or takes
 from them, around `fedpe`. In the layer `carry`, control variates, and momentum that the server averages, add a
@@ -176,6 +183,13 @@ def warning(algorithm: AnyAlgorithm | type[AnyAlgorithm]) -> str | None:
     if hiding:
         return f"{hiding[0]} hides single updates: the server checks none of them, and trusts its clients to be honest"
     return None
+
+
+def seen_by_others(stage: Stage, eligible: int) -> str | None:
+    """What clients see of each other in a stage with so many of them: in rounds that ask as few as its policy may."""
+    if not stage.algorithm.federated or stage.algorithm.aggregates == "nothing":
+        return None
+    return seen_of_few(stage.selection.smallest(eligible, stage.rounds))
 
 
 def markdown(algorithms: Iterable[type[AnyAlgorithm]], layers: Iterable[Layer] = ()) -> str:

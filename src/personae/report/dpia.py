@@ -9,7 +9,6 @@ from personae.privacy.audit.finding import known_attacks
 from personae.report.privacy import (
     COLUMNS,
     FORGOTTEN,
-    THREATS,
     UNMEASURED,
     attack_rows,
     beyond_chance,
@@ -17,6 +16,7 @@ from personae.report.privacy import (
     findings_of,
     forgotten,
     seen,
+    threats,
     unmeasured_rows,
 )
 from personae.report.records import Run, is_networked, read_run
@@ -98,7 +98,7 @@ def _crossed(run: Run) -> Iterator[str]:
 def _bounds(run: Run) -> Iterator[str]:
     yield from ("", "## Whom this is about, and what bounds it", "")
     yield f"Differential privacy: {differential_privacy(run)}"
-    yield from _table(["who", "what is assumed"], THREATS)
+    yield from _table(["who", "what is assumed"], threats(run))
 
 
 def _attacks(run: Run) -> Iterator[str]:

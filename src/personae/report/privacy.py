@@ -7,9 +7,10 @@ from typing import Any
 
 from personae.core.events import PrivacySpent
 from personae.privacy.audit.finding import Finding, known_attacks
+from personae.privacy.small_cohorts import seen_of_few
 from personae.privacy.spent import in_words
 from personae.report.content import Note, Section, Table
-from personae.report.records import Run
+from personae.report.records import Run, StageRecord
 from personae.words import counted
 
 UNMEASURED = ("attack", "stages", "why it was not made")
@@ -22,17 +23,12 @@ NOT_COUNTED = (
     "apart from the model."
 )
 WORTHLESS = 10  # an epsilon: the factor is 22,000
-THREATS = (
-    (
-        "the server",
-        "It keeps to the method and looks at everything that it receives. It receives faces only in stages that pool "
-        "them. Nothing here stops a server that sends a client something else than the method says.",
-    ),
-    (
-        "another client",
-        "It sees the models that the server sends, and no update of anybody else. Clients that work together with the "
-        "server see what the server sees.",
-    ),
+THE_SERVER = (
+    "the server",
+    "It keeps to the method and looks at everything that it receives. It receives faces only in stages that pool "
+    "them. Nothing here stops a server that sends a client something else than the method says.",
+)
+OTHERS = (
     (
         "whoever has the model",
         "It can look inside, and try it on any photograph. A model that was published cannot be called back.",
@@ -52,7 +48,7 @@ def privacy_section(run: Run) -> Section:
     """The privacy page of a report."""
     notes = [Note(differential_privacy(run), "notice", "Differential privacy: ")]
     tables = [
-        Table(["who", "what is assumed"], THREATS, "Threat model: whom this page is about.", texts=2),
+        Table(["who", "what is assumed"], threats(run), "Threat model: whom this page is about.", texts=2),
         Table(
             ["stage", "payload", "from", "to", "rounds", "messages", "what it is"],
             seen(run),
@@ -86,6 +82,23 @@ def _attacks(run: Run) -> list[Table]:
             texts=4,
         ),
     ]
+
+
+def threats(run: Run) -> list[tuple[str, str]]:
+    """Whom the page is about, and what each of them is assumed to see and do."""
+    few = "".join(f" {stage.label}: {text}." for stage in run.stages if (text := _seen_of_few(run, stage)))
+    another = (
+        "It sees the models that the server sends. Each is a mean over the clients of a round, so that all others "
+        f"of a round together can work out what is left.{few} Clients that work together with the server see what "
+        "the server sees."
+    )
+    return [THE_SERVER, ("another client", another), *OTHERS]
+
+
+def _seen_of_few(run: Run, stage: StageRecord) -> str | None:
+    """By the smallest cohort so far, where clients send models."""
+    cohorts = [cohort for cohort in run.records[stage.name].visits.values() if cohort]
+    return seen_of_few(min(cohorts)) if cohorts and run.has_shared_model(stage) else None
 
 
 def differential_privacy(run: Run) -> str:

@@ -83,14 +83,19 @@ def forecast(found: Forecast, as_json: bool) -> None:
     for name in ("rounds", "clients", "images", "down", "up"):
         table.add_column(name, justify="right", no_wrap=True)
     leaving: dict[str, list[str]] = {}
+    seeing: dict[str, list[str]] = {}
     for stage in found.stages:
         counts = map(str, (stage.rounds, stage.clients_per_round, stage.images_per_round))
         traffic = map(size_text, (stage.bytes_down, stage.bytes_up))
         table.add_row(stage.name, stage.algorithm, *counts, *traffic)
         kinds = [f"{found.kinds[kind]} ({kind})" if kind in found.kinds else kind for kind in stage.leaves]
         leaving.setdefault(", ".join(kinds) or "nothing", []).append(stage.name)
+        if stage.others_see:
+            seeing.setdefault(stage.others_see, []).append(stage.name)
     output.print(table)
     for what, stages in leaving.items():
         say(f"leaves a client in {', '.join(stages)}: {what}")
+    for what, stages in seeing.items():
+        say(f"what clients see of each other in {', '.join(stages)}: {what}")
     for line in found.privacy or ["none"]:
         say(f"differential privacy: {line}")

@@ -29,6 +29,9 @@ class Poisson(Selection):
     def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
         return max(1, round(self.rate * eligible))
 
+    def smallest(self, eligible: int, rounds: int) -> int:  # noqa: ARG002
+        return eligible if self.rate == 1 else 1  # in rounds of nobody, nobody sees anything
+
     def select(self, occasion: Occasion) -> list[ClientInfo]:
         chances = torch.rand(len(occasion.clients), dtype=torch.float64, generator=occasion.generator())
         return occasion.at((chances < self.rate).nonzero().flatten().tolist())

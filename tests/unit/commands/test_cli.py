@@ -224,6 +224,17 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(personae: Personae, expe
     assert "differential privacy: none\n" in told
 
 
+def test_a_dry_run_says_what_clients_see_of_each_other(personae: Personae, experiment: Path) -> None:
+    def told(selection: str) -> str:
+        given = ("--set", f"stages.federate.selection={selection}")
+        return personae("run", experiment, "--dry-run", "--workers", "1", *given).out
+
+    assert "what clients see of each other" not in told('{ name = "all" }')
+    one = told('{ name = "passes", clients = 1 }')
+    assert "what clients see of each other in federate: in a round of one client, the next client receives" in one
+    assert "in a round of two clients, each can work out the other's update" in told('{ name = "count", clients = 2 }')
+
+
 def test_a_dry_run_counts_what_layers_send(personae: Personae, experiment: Path) -> None:
     def federate(*layers: str) -> dict[str, Any]:
         given = ("--set", f"stages.federate.layers=[{', '.join(layers)}]")

@@ -67,6 +67,40 @@ def test_the_plan_says_who_what_how_often_and_what_leaves() -> None:
         assert words in text, words
 
 
+@pytest.mark.parametrize(
+    ("policy", "clients", "words"),
+    [
+        (
+            {"name": "passes", "clients": 1},
+            12,
+            "in a round of one client, the next client receives the model of this one",
+        ),
+        ({"name": "passes", "clients": 2}, 12, "in a round of two clients, each can work out the other's update"),
+        ({"name": "passes", "clients": 2}, 11, "in a round of one client"),
+        ({"name": "count", "clients": 1}, 0, "in a round of one client"),  # how many there are is not told
+        ({"name": "all"}, 2, "in a round of two clients"),
+        ({"name": "all"}, 3, None),
+        ({"name": "all"}, 0, None),
+    ],
+)
+def test_the_plan_says_what_clients_see_of_each_other(policy: dict[str, Any], clients: int, words: str | None) -> None:
+    told = in_words(replace(changed(selection=policy, layers=[]), clients=clients), "hub:9093")
+    found = [line for line in told if "what clients see of each other" in line]
+    assert [words in line for line in found] == [True] if words else found == []
+
+
+def test_the_source_is_one_client_and_a_stage_that_averages_nothing_shows_nobody() -> None:
+    def told(algorithm: str, **more: Any) -> bool:
+        stages = [{"name": "train", "rounds": 2, "algorithm": {"name": algorithm}, **more}]
+        job = Job("a1b2c3d4e5", {**EXPERIMENT, "stages": stages}, clients=3)
+        return any("what clients see of each other" in line for line in in_words(job, "hub"))
+
+    assert told("fedpe", clients="source")
+    assert told("fedpe", clients="targets")
+    assert not told("fedpe")
+    assert not told("local", selection={"name": "count", "clients": 1})
+
+
 def test_the_plan_says_what_epsilon_all_rounds_spend() -> None:
     noise = {"name": "local-noise", "norm": 1.0, "multiplier": 20.0}
     job = changed(layers=[noise, {"name": "secret-sum"}])

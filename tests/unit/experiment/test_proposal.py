@@ -13,7 +13,7 @@ from personae.data import pack_faces
 from personae.errors import ConfigError, DataError
 from personae.experiment.config import load_experiment
 from personae.experiment.execution import Execution
-from personae.experiment.proposal import Proposal, propose
+from personae.experiment.proposal import Proposal, Situation, propose
 from personae.models import Network
 from personae.models.weights import save_weights
 
@@ -68,7 +68,7 @@ def test_from_scratch_the_recommended_recipe_with_people_held_out(faces: Path, t
     found = proposed(faces, tmp_path)
     experiment, recipe = found.experiment, load_experiment("recommended")
     assert methods(found) == ["fedpe", "adapt"]
-    assert experiment.stages[0].algorithm == recipe.stages[0].algorithm
+    assert [stage.algorithm for stage in experiment.stages] == [stage.algorithm for stage in recipe.stages]
     assert experiment.data.private.identities == experiment.data.heldout.first == 40
     assert (experiment.partition.clients, experiment.stages[0].rounds) == (4, 18 * 2)
     assert found.why.startswith(
@@ -80,6 +80,30 @@ def test_from_scratch_the_recommended_recipe_with_people_held_out(faces: Path, t
     assert two.experiment.stages[0].rounds == 18 * 2
     assert two.experiment.stages[0].selection == {"name": "passes", "clients": 1}
     assert "one client after the other" in two.why
+
+
+def test_many_clients_with_few_people_renew_their_class_embeddings_from_scratch_alone(
+    public: Path, weights: Path, tmp_path: Path
+) -> None:
+    many = photographs(tmp_path / "many", 125, each=2)
+
+    def together(**given) -> tuple[dict, str]:
+        found = proposed(many, tmp_path, **given)
+        return next(stage for stage in found.experiment.stages if stage.name == "together").algorithm, found.why
+
+    renewed, why = together(clients=20)
+    assert (renewed["head"], renewed["head_init"]) == ("renewed", "mean")
+    assert "With 20 clients, many others change the model between two visits to one of them." in why
+    assert "means of its people's features, and not with old ones" in why
+    for given in ({"clients": 19}, {"clients": 20, "public": public}, {"clients": 20, "weights": weights}):
+        kept, why = together(**given)
+        assert kept.get("head", "kept") == "kept"
+        assert "not with old ones" not in why
+
+
+@pytest.mark.parametrize(("people", "renews"), [(20 * 40, True), (20 * 41, False)])
+def test_with_hundreds_of_people_class_embeddings_are_kept(people: int, renews: bool) -> None:
+    assert Situation(people, 0, clients=20, wanted=20, public=None, weights=None).waits_long == renews
 
 
 def test_a_model_to_begin_with_means_small_steps(faces: Path, public: Path, weights: Path, tmp_path: Path) -> None:

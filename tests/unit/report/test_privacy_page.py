@@ -21,6 +21,7 @@ from personae.report.privacy import (
     findings_of,
     plain_privacy,
     seen,
+    threats,
     unmeasured_rows,
 )
 from personae.report.records import read_run
@@ -52,6 +53,17 @@ def test_who_saw_what_is_as_in_the_ledger(run):
     assert up[4:6] == ["1 to 4", "20"]
     assert rows["ModelState", "the server", "5 clients, each its own"][4] == "1 to 4"
     assert any(row[1] == "faces" for row in seen(read_run(run)))  # the central stage pools them
+
+
+@pytest.mark.parametrize(("clients", "words"), [(1, "a round of one client"), (2, "a round of two clients"), (3, None)])
+def test_what_clients_see_of_each_other_follows_from_who_was_asked(tmp_path, clients, words):
+    folder = fake_run(tmp_path / "run", clients=clients, federated_rounds=4)
+    described(folder)
+    few = "federated: in " if words is None else f"federated: in {words}"
+    assert (few in dict(threats(read_run(folder)))["another client"]) == (words is not None)
+    assert (few in annex(read_run(folder))) == (words is not None)
+    described(folder, federate={"discloses": ["Scalars"]})  # every client keeps its model
+    assert few not in dict(threats(read_run(folder)))["another client"]
 
 
 def test_what_was_not_measured_is_said(run):
