@@ -34,7 +34,7 @@ from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
-from personae.runtime.firewall import Firewall
+from personae.runtime.firewall import DEFENCE
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS = DOCS / "results" / "attacks.jsonl"
@@ -270,12 +270,12 @@ def settings_of_algorithm(job: Job) -> dict[str, Any]:
 
 
 @cache
-def settings_of(job: Job) -> str:
-    """Another for other settings of these runs, and for other defaults of the defences."""
+def settings_of(job: Job, defence: int = DEFENCE) -> str:
+    """Another for other settings of these runs, and another for every version of the defence, where there is one."""
     aggregation, firewall = job.settings()
     aggregation.pop("before", None)  # it is in the plan
     rule = AGGREGATIONS[aggregation.pop("name")](**aggregation)
-    content = [plan_of(job, Path("start")), plan_of(Job("off", seed=job.seed), None), asdict(Firewall(**firewall))]
+    content = [plan_of(job, Path("start")), plan_of(Job("off", seed=job.seed), None), firewall or {"defence": defence}]
     return hashlib.sha256(json.dumps([*content, asdict(rule)], sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -324,11 +324,14 @@ def worst_client(folder: Path) -> float | None:
     return min(rates, default=None)  # who has one person confuses nobody
 
 
-def cells(results: Path) -> Cells:
-    """What was measured with the present settings; of two lines the later one."""
-    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
-    found = {Job(**{each.name: line[each.name] for each in fields(Job)}): line for line in lines}
-    return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
+def cells(results: Path, defence: int = DEFENCE) -> Cells:
+    """What was measured with the present settings and this version of the defence; of two lines the later one."""
+    found: Cells = {}
+    for line in map(json.loads, results.read_text().splitlines()) if results.exists() else ():
+        job = Job(**{each.name: line[each.name] for each in fields(Job)})
+        if line["settings"] == settings_of(job, defence):
+            found[job] = line
+    return found
 
 
 def run(results: Path, work: Path, minutes: float, seeds: int, rules: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ STEPS = (UPDATE, GRADIENT)
 DRAWN_BACK = (*STEPS, STATISTICS, SAMPLES)  # what can be made smaller and still be what it is
 STRAYING = 4 / 3  # how much farther statistics of BatchNorm may go; a client with another camera goes twice as far
 ABOUT = 1.25  # up to so many times the median is about the median, since no two clients have quite the same
+DEFENCE = 1  # the version of what the server does about harmful updates, by default too: what was measured rests on it
 REFUSED = 10.0  # of anything else, and among few clients, so many times the median is out of all proportion
 
 Measures = Mapping[str, float]  # an update in numbers: how far it moves the model, on how many samples it rests, ...
