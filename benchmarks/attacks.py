@@ -67,6 +67,8 @@ SEND_ROWS = {  # algorithms whose clients send class embeddings
 MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 TRIGGERS = {"backdoor": "the patch", "backdoor-accessory": "the glasses", "backdoor-victim": "the intruder"}
 SEEDS = range(3)
+CHOSEN_ON = (100,)  # the seed on which the defence was set up, against those who know it
+FRESH = range(3, 6)  # seeds on which nothing was chosen
 FIRST = (  # attack and scale; those that matter most
     ("backdoor", 1),
     ("backdoor", 4),
@@ -77,6 +79,13 @@ FIRST = (  # attack and scale; those that matter most
     ("equal-updates", 8),
 )
 BEYOND = (("bounded-counts", 1.5), ("backdoor-counts", 1))  # by who knows the bounds of our defence
+KNOWING = (  # made against our defence: as far as it allows, and not quite so far, so that less is noticed
+    ("backdoor-split", 1),
+    ("backdoor-split", 0.8),
+    ("hidden-flip", 1),
+    ("hidden-flip", 0.8),
+    ("skewed-statistics", 1),
+)
 REST = (
     ("model-replacement", 1),
     ("backdoor-accessory", 1),
@@ -128,6 +137,8 @@ Cells = dict[Job, dict[str, Any]]
 def jobs(seeds: int) -> Iterator[Job]:
     """What matters most comes first, since the time may not be enough for all."""
     ours, others = ("default", "off"), ("grouped", "multi-krum", "median")
+    for seed in (*FRESH, *CHOSEN_ON):
+        yield from attacked(seed, (*ours, "grouped"), KNOWING)
     for seed in range(seeds):
         yield from attacked(seed, ours, FIRST)
     for seed in range(seeds):
@@ -292,7 +303,7 @@ def tried(job: Job, weights: Path, model: Path) -> dict[str, Any]:
     """The figures of one run, and of an honest one how often each trigger is accepted. Its `model` is kept."""
     began = time.monotonic()
     plan = experiment(job, weights)
-    plot = Infiltration(ATTACKS[job.attack or "backdoor"](scale=job.scale), job.share, job.seed)
+    plot = Infiltration(ATTACKS[job.attack or "backdoor"](scale=job.scale), job.share, job.seed, plan.firewall)
     result: dict[str, Any] = {**asdict(job), "settings": settings_of(job)}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

@@ -105,7 +105,7 @@ def test_attackers_do_not_choose_the_statistics_of_a_round(tmp_path: Path, keeps
     """Neither where clients train them nor where all keep those that they received."""
     algorithm = quickly(FedPE(batch_norm="eval" if keeps else "train"))
     crowd = Crowd(tuple(f"client {number}" for number in range(10)))
-    plot = Infiltration(ATTACKS["skewed-statistics"](reach=1000.0), 0.2, 5)  # type: ignore[call-arg]
+    plot = Infiltration(ATTACKS["skewed-statistics"](scale=1000.0), 0.2, 5)
 
     def means(firewall: Firewall, *, attacked: bool) -> Tensor:
         run = Rehearsal(tmp_path / f"{firewall.enabled} {attacked}", (stage_of(algorithm),), crowd, firewall=firewall)
