@@ -246,7 +246,7 @@ def attacked(
     folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, algorithm=None, **options
 ) -> Rehearsal:
     run = Rehearsal(folder, (stage_of(quickly(algorithm or FedPE()), rounds=rounds),), holdings=CROWD, **options)
-    plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed)
+    plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed, run.firewall)
     return run.run(plot.transport(SameProcess(plot.federation(run.federation)), run.federation))
 
 
@@ -288,7 +288,8 @@ def test_a_claim_of_many_samples_is_of_no_use_to_who_goes_against_the_others(
     for against in (frozenset[str](), frozenset(attackers[:1])):
         ruled = partial(replace, against=against)
         monkeypatch.setattr(Firewall, "ruling", lambda *given, ruled=ruled: ruled(judged(*given)))
-        run = attacked(tmp_path / str(len(against)), "bounded-counts", 1.0, rounds=1)
+        believing = Firewall(credible=math.inf)
+        run = attacked(tmp_path / str(len(against)), "bounded-counts", 1.0, rounds=1, firewall=believing)
         assert attackers == Infiltration(ATTACKS["bounded-counts"](), 0.2, run.seed).attackers(CROWD)
         factors = [(name, each) for event in suspicions(run) for name, each in event["drawn_back"].items()]
         drawn_back = {name: each[SAMPLES] for name, each in factors if SAMPLES in each}
@@ -413,7 +414,8 @@ def test_trying_updates_changes_nothing_where_nobody_is_left_out(tmp_path: Path,
 
     monkeypatch.setattr(rounds, "harms", noted)
     eight, none = (proven(crowded(tmp_path / str(judged), judged=judged, suspicion=math.inf)) for judged in (8, 0))
-    assert [len(names) for names in tried] == [8, 8, 8, 0, 0, 0]
+    assert [len(names) >= 8 for names in tried] == [True] * 3 + [False] * 3  # and suspects
+    assert len(tried[0]) == 8
     assert torch.equal(eight.final(), none.final())
 
 
