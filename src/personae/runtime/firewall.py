@@ -129,23 +129,25 @@ class Firewall:
         found: dict[str, dict[str, float]] = {client: {} for client in measures}
         least = self.norm_floor * float(model.flat[: model.layout.trainable_size].norm())
         by_quantity = _by_quantity(measures)
-        counts = self._credible(by_quantity.get(SAMPLES, {}).values(), self.samples_multiple, SAME_SIZE)
-        most = {client: min(counts, ABOUT) if client in against else counts for client in measures}
+        samples = by_quantity.get(SAMPLES, {})
+        believed = self._credible(samples.values(), self.samples_multiple, SAME_SIZE)
+        most = {client: min(believed, ABOUT) if client in against else believed for client in measures}
+        root = _allowances(samples, dict.fromkeys(measures, believed))
+        allowance = _allowances(samples, most)
         for quantity, values in by_quantity.items():
             if quantity not in DRAWN_BACK:
                 continue
             few = len(values) < FEWEST  # then nobody can say what is usual
             median = statistics.median(values.values())
-            steps = [value / _allowance(measures, client, counts) for client, value in values.items()]
+            steps = [value / root[client] for client, value in values.items()]
             length = self._credible(steps, self.norm_multiple, SAME_LENGTH)
             for client in values:
-                allowance = _allowance(measures, client, most[client])
                 multiple = {SAMPLES: most[client], STATISTICS: STRAYING * self.norm_multiple}.get(quantity, length)
                 bound = max(multiple, REFUSED if few else 0.0) * median
                 if quantity == UPDATE:
-                    bound = max(bound * allowance, least)
+                    bound = max(bound * allowance[client], least)
                 elif quantity == STATISTICS and not few:  # who has many images knows them better, and counts for more
-                    bound /= allowance
+                    bound /= allowance[client]
                 found[client][quantity] = bound
         return found
 
@@ -186,13 +188,11 @@ def credible(values: Collection[float], deviations: float) -> float:
     return math.exp(min(deviations * deviation, FARTHEST))
 
 
-def _allowance(measures: Mapping[str, Measures], client: str, most: float) -> float:
+def _allowances(samples: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:
     """Whoever has more samples takes more steps: the root of how many times the median, as far as they count."""
-    samples = [each[SAMPLES] for each in measures.values() if SAMPLES in each]
-    own = measures[client].get(SAMPLES)
-    if own is None or not (usual := statistics.median(samples)) > 0:
-        return 1.0
-    return math.sqrt(min(max(own / usual, 1.0), most))
+    usual = statistics.median(samples.values()) if samples else 0.0
+    shares = {client: samples[client] / usual if client in samples and usual > 0 else 1.0 for client in most}
+    return {client: math.sqrt(min(max(share, 1.0), most[client])) for client, share in shares.items()}
 
 
 def _by_quantity(measures: Mapping[str, Measures]) -> dict[str, dict[str, float]]:
