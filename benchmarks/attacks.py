@@ -68,7 +68,7 @@ MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 TRIGGERS = {"backdoor": "the patch", "backdoor-accessory": "the glasses", "backdoor-victim": "the intruder"}
 SEEDS = range(3)
 CHOSEN_ON = (100,)  # the seed on which the defence was set up, against those who know it
-FRESH = range(3, 6)  # seeds on which nothing was chosen
+FRESH = range(6, 9)  # seeds on which nothing was chosen
 FIRST = (  # attack and scale; those that matter most
     ("backdoor", 1),
     ("backdoor", 4),
