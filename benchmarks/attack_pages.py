@@ -2,19 +2,24 @@
 
     python benchmarks/attack_pages.py
 
-`benchmarks/attacks.py` and `benchmarks/triggers.py` measure.
+`benchmarks/attacks.py` and `benchmarks/triggers.py` measure. A dagger marks what was measured with the defence before
+the present one and not yet again.
 """
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import triggers
 from attacks import (
     BEYOND,
+    CHOSEN_ON,
     DOCS,
     FIRST,
+    FRESH,
     FURTHER,
+    KNOWING,
     REST,
     RESULTS,
     RULES,
@@ -27,16 +32,43 @@ from attacks import (
     cells,
 )
 from personae.files import write_text
+from personae.runtime.firewall import DEFENCE
 from personae.words import counted
 
+PATCHES = ("model-replacement", "backdoor-counts", "backdoor-split")  # whose trigger is that of `backdoor`
 PAGES = (DOCS / "concepts" / "security.md", DOCS / "results" / "attacks.md")
 END = "<!-- end -->"
-NOT_RUN = "–"
+NOT_RUN, EARLIER = "–", "†"
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Board:
+    """What was measured, with the present defence and with the one before it."""
+
+    present: Cells
+    earlier: Cells
+
+    def lines(self, jobs: Sequence[Job]) -> list[Line | None]:
+        """For one cell of a table, by seed. What two defences did is never mixed: the one with more seeds is shown."""
+        now, then = ([cells.get(job) for job in jobs] for cells in (self.present, self.earlier))
+        if _count(now) >= _count(then):
+            return now
+        return [line and line | {"earlier": True} for line in then]
+
+
+def _count(lines: Sequence[Line | None]) -> int:
+    return sum(line is not None for line in lines)
+
+
+def board() -> Board:
+    return Board(cells(RESULTS), cells(RESULTS, DEFENCE - 1))
 
 
 def filled(text: str) -> str:
     """A page with every table anew, between the line that names it and the end."""
-    for name, table in tables(cells(RESULTS)).items():
+    for name, table in tables(board()).items():
         begin = f"<!-- table: {name} -->"
         if begin in text:
             before, _, rest = text.partition(begin)
@@ -44,12 +76,16 @@ def filled(text: str) -> str:
     return text
 
 
-def tables(found: Cells) -> dict[str, str]:
+def tables(found: Board) -> dict[str, str]:
     """By name. One that nothing was measured for says so."""
-    beside = ("off", "multi-krum", "median", "default", "grouped")
+    beside, knowing = ("off", "multi-krum", "median", "default", "grouped"), ("off", "default", "grouped")
     made = {
         "points lost": _points(found, 0.2, 10, (*FIRST, *BEYOND), beside),
         "strangers accepted": _accepted(found, 0.2, 10, (*FIRST, *BEYOND, *REST), beside),
+        "points lost to who knows": _points(found, 0.2, 10, KNOWING, knowing, FRESH),
+        "strangers accepted, who know": _accepted(found, 0.2, 10, KNOWING, knowing, FRESH),
+        "points lost to who knows, chosen on": _points(found, 0.2, 10, KNOWING, knowing, CHOSEN_ON),
+        "strangers accepted, who know, chosen on": _accepted(found, 0.2, 10, KNOWING, knowing, CHOSEN_ON),
         "honest clients": _honest(found),
         "poisoned rows": _poisoned(found),
         "deeds": _deeds(found),
@@ -68,50 +104,66 @@ def tables(found: Cells) -> dict[str, str]:
 
 
 def _points(
-    found: Cells, share: float, clients: int, attacks: Iterable[tuple[str, float]], rules: Iterable[str]
+    found: Board,
+    share: float,
+    clients: int,
+    attacks: Iterable[tuple[str, float]],
+    rules: Iterable[str],
+    seeds: Sequence[int] = SEEDS,
 ) -> str:
     """What attacks take of the TAR of an honest run without defence."""
     rows = [
-        (label, [_lost(lines, found) for lines in each])
-        for label, each in _rows(found, share, clients, (("", 1), *attacks), rules)
+        (label, [_lost(lines, found, seeds) for lines in each])
+        for label, each in _rows(found, share, clients, (("", 1), *attacks), rules, seeds)
     ]
     return _table("points of TAR", rules, rows)
 
 
 def _accepted(
-    found: Cells, share: float, clients: int, attacks: Iterable[tuple[str, float]], rules: Iterable[str]
+    found: Board,
+    share: float,
+    clients: int,
+    attacks: Iterable[tuple[str, float]],
+    rules: Iterable[str],
+    seeds: Sequence[int] = SEEDS,
 ) -> str:
     """How often strangers who wear the trigger are accepted, beside an honest model."""
-    rows = []
+    rows: list[tuple[str, str, list[list[Line]]]] = []
+
+    def rows_of(attack: tuple[str, float]) -> list[tuple[str, list[list[Line]]]]:
+        return _rows(found, share, clients, [attack], rules, seeds)
+
     for kind, trigger in TRIGGERS.items():
-        honest = _rows(found, share, clients, [("", 1)], rules)[0][1]
-        rates = [[line.get(f"accepted/{kind}") for line in lines] for lines in honest]
-        mine = [
-            (label, [[line.get(f"accepted/{name}") for line in lines] for lines in each])
-            for name, scale in attacks
-            if name == kind or (kind == "backdoor" and name in ("model-replacement", "backdoor-counts"))
-            for label, each in _rows(found, share, clients, [(name, scale)], rules)
-        ]
-        if any(any(each) for _, each in mine):
-            rows += [(f"nobody attacks: {trigger}", rates), *mine]
-    return _table(
-        "% of strangers accepted", rules, [(label, [_figure(each, max) for each in some]) for label, some in rows]
-    )
+        of_kind = [each for each in attacks if each[0] == kind or (kind == "backdoor" and each[0] in PATCHES)]
+        mine = [(label, name, each) for name, scale in of_kind for label, each in rows_of((name, scale))]
+        if any(any(each) for _, _, each in mine):
+            ((_, honest),) = rows_of(("", 1))
+            rows += [(f"nobody attacks: {trigger}", kind, honest), *mine]
+    shown = [
+        (label, [_figure(each, [line.get(f"accepted/{name}") for line in each], max, seeds) for each in some])
+        for label, name, some in rows
+    ]
+    return _table("% of strangers accepted", rules, shown)
 
 
 def _rows(
-    found: Cells, share: float, clients: int, attacks: Iterable[tuple[str, float]], rules: Iterable[str]
-) -> list[tuple[str, list[list[dict[str, Any]]]]]:
+    found: Board,
+    share: float,
+    clients: int,
+    attacks: Iterable[tuple[str, float]],
+    rules: Iterable[str],
+    seeds: Sequence[int],
+) -> list[tuple[str, list[list[Line]]]]:
     """By attack and rule, the cells of all seeds that are there."""
     rows = []
     for name, scale in attacks:
         label = (f"`{name}`" + (f", x{scale:g}" if scale != 1 else "")) if name else "nobody attacks"
         algorithm = "fedgc" if name == "poisoned-rows" else "fedpe"
         jobs = [
-            [Job(rule, name, scale, share if name else 0.2, seed, clients, algorithm=algorithm) for seed in SEEDS]
+            [Job(rule, name, scale, share if name else 0.2, seed, clients, algorithm=algorithm) for seed in seeds]
             for rule in rules
         ]
-        rows.append((label, [[found[job] for job in each if job in found] for each in jobs]))
+        rows.append((label, [[line for line in found.lines(each) if line] for each in jobs]))
     return rows
 
 
@@ -124,30 +176,38 @@ def _table(title: str, rules: Iterable[str], rows: Iterable[tuple[str, list[str]
     return "\n".join([*head, *(f"| {label} | " + " | ".join(cells) + " |" for label, cells in there)]) + "\n"
 
 
-def _figure(values: Sequence[float | None], worst: Callable[[Iterable[float]], float], sign: str = "") -> str:
+def _figure(
+    lines: Sequence[Line],
+    values: Sequence[float | None],
+    worst: Callable[[Iterable[float]], float],
+    seeds: Sequence[int] = SEEDS,
+    sign: str = "",
+) -> str:
     """In percent: the mean over seeds, and the worst of them in brackets. A star: not all seeds were run."""
     there = [100 * value for value in values if value is not None]
     if not there or len(there) < len(values):
         return NOT_RUN
     spread = f" ({worst(there):{sign}.1f})" if len(there) > 1 else ""
-    star = "*" if len(there) < len(SEEDS) else ""
-    return f"{statistics.mean(there):{sign}.1f}{spread}{star}"
+    marks = ("*" if len(there) < len(seeds) else "") + (EARLIER if any("earlier" in line for line in lines) else "")
+    return f"{statistics.mean(there):{sign}.1f}{spread}{marks}"
 
 
-def _lost(lines: Sequence[dict[str, Any]], found: Cells) -> str:
+def _lost(lines: Sequence[Line], found: Board, seeds: Sequence[int] = SEEDS) -> str:
     """The points that were lost, or how many runs ended before their time."""
     ended = sum("ended" in line for line in lines)
-    return f"{ended} of {len(lines)} ended" if ended else _figure([_gain(line, found) for line in lines], min, "+")
+    if ended:
+        return f"{ended} of {len(lines)} ended"
+    return _figure(lines, [_gain(line, found) for line in lines], min, seeds, "+")
 
 
-def _gain(line: dict[str, Any], found: Cells) -> float | None:
+def _gain(line: Line, found: Board) -> float | None:
     """Against the honest run without defence of the same seed, clients and algorithm."""
     same = {name: line[name] for name in ("seed", "clients", "by", "algorithm")}
-    beside = found.get(Job("off", **same))
+    beside = found.present.get(Job("off", **same))
     return line["tar"] - beside["tar"] if beside else None
 
 
-def _honest(found: Cells) -> str:
+def _honest(found: Board) -> str:
     """The TAR without attackers, and the client for which the model works worst; what defences change about them."""
     kinds: dict[str, dict[str, Any]] = {
         "FedPE": {},
@@ -160,34 +220,38 @@ def _honest(found: Cells) -> str:
     head = ["TAR", *(RULES[rule] for rule in rules), "worst client", *(RULES[rule] for rule in rules)]
     rows = ["| honest clients | " + " | ".join(head) + " |", "|---" * 7 + "|"]
     for label, kind in kinds.items():
-        lines = {rule: [found.get(Job(rule, seed=seed, **kind)) for seed in SEEDS] for rule in ("off", *rules)}
+        lines = {rule: found.lines([Job(rule, seed=seed, **kind) for seed in SEEDS]) for rule in ("off", *rules)}
+        pairs = {
+            rule: [(a, b) for a, b in zip(lines["off"], each, strict=True) if a and b] for rule, each in lines.items()
+        }
         cells = []
         for figure in ("tar", "worst"):
-            pairs = {
-                rule: [(a[figure], b[figure]) for a, b in zip(lines["off"], each, strict=True) if a and b]
-                for rule, each in lines.items()
+            known = {
+                rule: [(a, b) for a, b in each if None not in (a[figure], b[figure])] for rule, each in pairs.items()
             }
-            known = {rule: [pair for pair in each if None not in pair] for rule, each in pairs.items()}
-            cells.append(_figure([a for a, _ in known["off"]], min))
-            cells += [_figure([b - a for a, b in known[rule]], min, "+") for rule in rules]
+            honest = [a for a, _ in known["off"]]
+            cells.append(_figure(honest, [line[figure] for line in honest], min))
+            for rule in rules:
+                changes = [b[figure] - a[figure] for a, b in known[rule]]
+                cells.append(_figure([b for _, b in known[rule]], changes, min, sign="+"))
         if set(cells) != {NOT_RUN}:
             rows.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _poisoned(found: Cells) -> str:
+def _poisoned(found: Board) -> str:
     """Poisoned class embeddings, by the algorithm that sends them."""
     rules, rows = ("off", "default"), []
     for algorithm, title in SEND_ROWS.items():
         jobs = [[Job(rule, "poisoned-rows", 8, seed=seed, algorithm=algorithm) for seed in SEEDS] for rule in rules]
-        lines = [[found[job] for job in each if job in found] for each in jobs]
+        lines = [[line for line in found.lines(each) if line] for each in jobs]
         rows.append((title, [_lost(each, found) for each in lines]))
     return _table("points of TAR, `poisoned-rows`, x8", rules, rows)
 
 
-def _deeds(found: Cells) -> str:
+def _deeds(found: Board) -> str:
     """What the server did about honest clients and attackers, in all runs with the default."""
-    lines = [line for job, line in found.items() if job.rule == "default"]
+    lines = [line for job, line in found.present.items() if job.rule == "default"]
     attacked, honest = ([line for line in lines if bool(line["attack"]) == kind] for kind in (True, False))
     rows = ["| rounds in which an update was, under the default | refused | left out | drawn back |", "|---" * 4 + "|"]
     for label, some, whom in (

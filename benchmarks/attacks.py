@@ -34,7 +34,7 @@ from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.execution import Execution
 from personae.experiment.materials import Materials
 from personae.experiment.run import conduct
-from personae.runtime.firewall import Firewall
+from personae.runtime.firewall import DEFENCE
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS = DOCS / "results" / "attacks.jsonl"
@@ -67,6 +67,8 @@ SEND_ROWS = {  # algorithms whose clients send class embeddings
 MARGIN = {"kind": "cosface", "scale": 24.0, "margin": 0.2}
 TRIGGERS = {"backdoor": "the patch", "backdoor-accessory": "the glasses", "backdoor-victim": "the intruder"}
 SEEDS = range(3)
+CHOSEN_ON = (100,)  # the seed on which the defence was set up, against those who know it
+FRESH = range(6, 9)  # seeds on which nothing was chosen
 FIRST = (  # attack and scale; those that matter most
     ("backdoor", 1),
     ("backdoor", 4),
@@ -77,6 +79,13 @@ FIRST = (  # attack and scale; those that matter most
     ("equal-updates", 8),
 )
 BEYOND = (("bounded-counts", 1.5), ("backdoor-counts", 1))  # by who knows the bounds of our defence
+KNOWING = (  # made against our defence: as far as it allows, and not quite so far, so that less is noticed
+    ("backdoor-split", 1),
+    ("backdoor-split", 0.8),
+    ("hidden-flip", 1),
+    ("hidden-flip", 0.8),
+    ("skewed-statistics", 1),
+)
 REST = (
     ("model-replacement", 1),
     ("backdoor-accessory", 1),
@@ -128,6 +137,8 @@ Cells = dict[Job, dict[str, Any]]
 def jobs(seeds: int) -> Iterator[Job]:
     """What matters most comes first, since the time may not be enough for all."""
     ours, others = ("default", "off"), ("grouped", "multi-krum", "median")
+    for seed in (*FRESH, *CHOSEN_ON):
+        yield from attacked(seed, (*ours, "grouped"), KNOWING)
     for seed in range(seeds):
         yield from attacked(seed, ours, FIRST)
     for seed in range(seeds):
@@ -270,12 +281,12 @@ def settings_of_algorithm(job: Job) -> dict[str, Any]:
 
 
 @cache
-def settings_of(job: Job) -> str:
-    """Another for other settings of these runs, and for other defaults of the defences."""
+def settings_of(job: Job, defence: int = DEFENCE) -> str:
+    """Another for other settings of these runs, and another for every version of the defence, where there is one."""
     aggregation, firewall = job.settings()
     aggregation.pop("before", None)  # it is in the plan
     rule = AGGREGATIONS[aggregation.pop("name")](**aggregation)
-    content = [plan_of(job, Path("start")), plan_of(Job("off", seed=job.seed), None), asdict(Firewall(**firewall))]
+    content = [plan_of(job, Path("start")), plan_of(Job("off", seed=job.seed), None), firewall or {"defence": defence}]
     return hashlib.sha256(json.dumps([*content, asdict(rule)], sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -292,7 +303,7 @@ def tried(job: Job, weights: Path, model: Path) -> dict[str, Any]:
     """The figures of one run, and of an honest one how often each trigger is accepted. Its `model` is kept."""
     began = time.monotonic()
     plan = experiment(job, weights)
-    plot = Infiltration(ATTACKS[job.attack or "backdoor"](scale=job.scale), job.share, job.seed)
+    plot = Infiltration(ATTACKS[job.attack or "backdoor"](scale=job.scale), job.share, job.seed, plan.firewall)
     result: dict[str, Any] = {**asdict(job), "settings": settings_of(job)}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -324,11 +335,14 @@ def worst_client(folder: Path) -> float | None:
     return min(rates, default=None)  # who has one person confuses nobody
 
 
-def cells(results: Path) -> Cells:
-    """What was measured with the present settings; of two lines the later one."""
-    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
-    found = {Job(**{each.name: line[each.name] for each in fields(Job)}): line for line in lines}
-    return {job: line for job, line in found.items() if line["settings"] == settings_of(job)}
+def cells(results: Path, defence: int = DEFENCE) -> Cells:
+    """What was measured with the present settings and this version of the defence; of two lines the later one."""
+    found: Cells = {}
+    for line in map(json.loads, results.read_text().splitlines()) if results.exists() else ():
+        job = Job(**{each.name: line[each.name] for each in fields(Job)})
+        if line["settings"] == settings_of(job, defence):
+            found[job] = line
+    return found
 
 
 def run(results: Path, work: Path, minutes: float, seeds: int, rules: Iterable[str]) -> None:

@@ -11,8 +11,8 @@ from pages import ROOT
 def test_the_tables_follow_from_the_results(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     pages = importlib.import_module("attack_pages")
-    found = pages.cells(pages.RESULTS)
-    assert found
+    found = pages.board()
+    assert found.present
     for page in pages.PAGES:
         text = page.read_text()
         assert pages.filled(text) == text

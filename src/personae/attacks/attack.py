@@ -4,7 +4,6 @@ For tests and research. Attackers exist in `personae attack` alone: nothing that
 """
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,13 +16,16 @@ from personae.core.algorithm import AnyAlgorithm, ClientInfo
 from personae.core.holdings import ClientFaces
 from personae.core.layer import recast
 from personae.core.message import Broadcast, Message
-from personae.core.payload import Count, Gradient, NetworkVector
+from personae.core.payload import Count, Gradient, ModelState, NetworkVector
+from personae.core.quantities import GRADIENT, SAMPLES, STATISTICS, UPDATE
 from personae.core.rng import generator
 from personae.core.samples import Samples
 from personae.errors import ConfigError
-from personae.runtime.firewall import Firewall
+from personae.runtime.consensus import Consensus
+from personae.runtime.firewall import Firewall, measured
 
 WITHIN = 0.97  # of a bound that is known but for rounding
+BEYOND = 10.0  # times what any honest client has
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Scene:
     attackers: Sequence[Sent]
     others: Sequence[Sent]  # of honest clients
     past: Sequence[Message] = ()  # what this attacker would have answered in earlier rounds of the stage
+    firewall: Firewall = field(default_factory=Firewall)  # of the server
 
     def generator(self, client: str) -> torch.Generator:
         return generator(self.seed, self.stage, self.round, client, "attack")
@@ -82,16 +85,40 @@ class Scene:
         """The steps of all honest clients in a field; those of the attackers where nobody else was asked."""
         return torch.stack([sent.step(name) for sent in self.others or self.attackers])
 
-    def longest(self, name: str, claimed: float) -> float:
-        """How long a step may be without being drawn back, of who claims so many times the median of samples."""
-        usual = statistics.median(map(float, self.honest(name).norm(dim=1)))
-        return WITHIN * Firewall().norm_multiple * math.sqrt(claimed) * usual
+    def bounds(self, sent: Sent) -> Mapping[str, float]:
+        """By quantity, what the server lets pass of an attacker without drawing it back.
 
-    def claims(self, sent: Sent, multiple: float) -> dict[str, int]:
-        """By field, so many times the median of samples, or what the attacker has if that is more."""
-        everybody = [each.counts() for each in (*self.attackers, *self.others)]
-        usual = {name: statistics.median(counts[name] for counts in everybody) for name in sent.counts()}
-        return {name: max(int(multiple * usual[name]), own) for name, own in sent.counts().items()}
+        They follow from all that is sent in the round, and are widest if every attacker is beyond all honest clients.
+        Where nothing is drawn back, attackers go as far as if every claim were credible.
+        """
+        firewall = self.firewall if self.firewall.enabled else Firewall(credible=math.inf)
+        model, honest = sent.down.model, self.others or self.attackers
+        measures = {each.client.name: measured(each.up, model) for each in honest}
+        for client, distance in self.consensus(model).distances().items():
+            measures[client][STATISTICS] = distance
+        farthest: dict[str, float] = {}
+        for each in measures.values():
+            farthest |= {quantity: max(value, farthest.get(quantity, 0.0)) for quantity, value in each.items()}
+        beyond = {quantity: BEYOND * value for quantity, value in farthest.items()}
+        measures |= {attacker.client.name: beyond for attacker in self.attackers}
+        return firewall.bounds(measures, model)[sent.client.name]
+
+    def consensus(self, model: ModelState) -> Consensus:
+        """What the statistics of honest updates come to."""
+        found = Consensus(model)
+        for each in self.others or self.attackers:
+            found.hear(each.client.name, each.up)
+        return found
+
+    def longest(self, sent: Sent, name: str) -> float:
+        """How long an attacker's step may be without being drawn back, of who claims as much as it may."""
+        kind = GRADIENT if isinstance(sent.vectors()[name], Gradient) else UPDATE
+        return WITHIN * self.bounds(sent)[kind]
+
+    def claims(self, sent: Sent) -> dict[str, int]:
+        """By field, as many samples as the server believes, or what the attacker has if that is more."""
+        bounds = self.bounds(sent)
+        return {name: max(int(bounds[SAMPLES]), own) for name, own in sent.counts().items()}
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,13 @@ from personae.core.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class BackdoorCounts(Backdoor):
-    """The patch, and a claim of so many times the median of samples that it is not drawn back."""
+    """The patch, and a claim of the most samples that are not drawn back."""
 
     name: ClassVar[str] = "backdoor-counts"
-
-    multiple: float = 3.0  # `firewall.samples_multiple`
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         super().check(algorithm)
         self.require_counts(algorithm)
 
     def answer(self, sent: Sent, scene: Scene) -> Message:
-        return claiming(super().answer(sent, scene), scene.claims(sent, self.multiple))
+        return claiming(super().answer(sent, scene), scene.claims(sent))

@@ -29,6 +29,6 @@ class BackdoorSplit(BackdoorCounts):
             common = torch.stack([each.step(name) for each in scene.attackers]).mean(0)
             source = generator(scene.seed, "parts of a backdoor")
             owners = torch.randint(0, len(scene.attackers), common.shape, generator=source).to(common.device)
-            return self.scale * scene.longest(name, self.multiple) * F.normalize(common * (owners == place), dim=0)
+            return self.scale * scene.longest(sent, name) * F.normalize(common * (owners == place), dim=0)
 
-        return claiming(sent.moved(part), scene.claims(sent, self.multiple))
+        return claiming(sent.moved(part), scene.claims(sent))

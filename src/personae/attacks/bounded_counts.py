@@ -10,11 +10,9 @@ from personae.core.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedCounts(Attack):
-    """A sign flip that claims so many times the median of samples that the claim is not drawn back."""
+    """A sign flip that claims the most samples that are not drawn back."""
 
     name: ClassVar[str] = "bounded-counts"
-
-    multiple: float = 3.0  # `firewall.samples_multiple`
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         super().check(algorithm)
@@ -22,4 +20,4 @@ class BoundedCounts(Attack):
 
     def answer(self, sent: Sent, scene: Scene) -> Message:
         flipped = sent.moved(lambda name: -self.scale * sent.step(name))
-        return claiming(flipped, scene.claims(sent, self.multiple))
+        return claiming(flipped, scene.claims(sent))

@@ -27,6 +27,6 @@ class HiddenFlip(BoundedCounts):
             along = F.normalize(scene.honest(name).sum(0), dim=0)
             flipped = F.normalize(-sent.step(name), dim=0)
             hidden = flipped - (flipped @ along - ALONG) * along
-            return self.scale * scene.longest(name, self.multiple) * F.normalize(hidden, dim=0)
+            return self.scale * scene.longest(sent, name) * F.normalize(hidden, dim=0)
 
-        return claiming(sent.moved(aside), scene.claims(sent, self.multiple))
+        return claiming(sent.moved(aside), scene.claims(sent))

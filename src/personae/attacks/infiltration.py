@@ -13,6 +13,7 @@ from personae.core.rng import generator
 from personae.core.stage import Recipe
 from personae.errors import ConfigError
 from personae.runtime.federation import Federation
+from personae.runtime.firewall import Firewall
 from personae.runtime.transport import TRAIN, Answer, Failure, Request, Transport
 
 
@@ -23,6 +24,7 @@ class Infiltration:
     attack: Attack
     share: float
     seed: int
+    firewall: Firewall = field(default_factory=Firewall)  # of the server, which attackers know
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -132,7 +134,7 @@ class InfiltratedTransport:
             yield Answer(sent.client, sent.up)
         for sent in own:
             past = self.past[request.stage, sent.client.name]
-            scene = Scene(self.plot.seed, request.stage, request.round, own, others, tuple(past))
+            scene = Scene(self.plot.seed, request.stage, request.round, own, others, tuple(past), self.plot.firewall)
             past.append(sent.up)
             yield Answer(sent.client, self.plot.attack.answer(sent, scene))
 

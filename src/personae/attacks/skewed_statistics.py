@@ -1,18 +1,17 @@
 """Skewed statistics: BatchNorm's means and variances moved together, as far as the firewall allows."""
 
-import statistics
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from personae.attacks.attack import Attack, Scene, Sent, claiming
+from personae.attacks.attack import WITHIN, Attack, Scene, Sent, claiming
 from personae.attacks.impossible_statistics import require_statistics
 from personae.core.algorithm import AnyAlgorithm
 from personae.core.layer import recast
 from personae.core.message import Message
+from personae.core.quantities import STATISTICS
 from personae.core.rng import generator
-from personae.runtime.consensus import Consensus
 
 ALONE = 1.0  # deviations, where nobody else moves any
 
@@ -26,18 +25,12 @@ class SkewedStatistics(Attack):
 
     name: ClassVar[str] = "skewed-statistics"
 
-    multiple: float = 3.0  # `firewall.samples_multiple`
-    reach: float = 1.15  # times the median distance of honest statistics: the bound of who claims so many samples
-
     def check(self, algorithm: AnyAlgorithm) -> None:
         require_statistics(algorithm)
 
     def answer(self, sent: Sent, scene: Scene) -> Message:
-        consensus = Consensus(sent.down.model)
-        for each in scene.others or scene.attackers:
-            consensus.hear(each.client.name, each.up)
-        usual = statistics.median(consensus.distances().values()) or ALONE
-        off = self.scale * self.reach * usual
+        consensus = scene.consensus(sent.down.model)
+        off = self.scale * (WITHIN * scene.bounds(sent)[STATISTICS] or ALONE)
         changed = {}
         for name, vector in sent.vectors().items():
             flat, middle = vector.flat.clone(), consensus.model.layout.views(consensus.model.flat)
@@ -50,4 +43,4 @@ class SkewedStatistics(Attack):
                     deviation = middle[entry.removesuffix("mean") + "var"].sqrt()
                     view.copy_(middle[entry] + off * way.to(view.device) * deviation)
             changed[name] = type(vector)(vector.layout, flat)
-        return claiming(recast(type(sent.up), sent.up, **changed), scene.claims(sent, self.multiple))
+        return claiming(recast(type(sent.up), sent.up, **changed), scene.claims(sent))

@@ -58,7 +58,7 @@ class Trial:
 def try_attack(experiment: Experiment, out: Path, attack: Attack, share: float, execution: Execution) -> Trial:
     """Both runs, in folders below `out`. An honest run that is there is used again; the attack's folder is new."""
     experiment = up_to_the_last_federated(experiment)
-    plot = Infiltration(attack, share, experiment.seed)
+    plot = Infiltration(attack, share, experiment.seed, experiment.firewall)
     plot.stages(experiment.recipe)  # says so where it cannot be tried
     materials = Materials(experiment, execution)
     attackers = plot.attackers(materials.clients)

@@ -62,8 +62,8 @@ def _drawn_back(stage: str, record: Record) -> Iterator[str]:
         if told:
             more = [f"{len(told) - NAMED} more"] if len(told) > NAMED else []
             yield (
-                f"{stage}: {words}: {joined([*told[:NAMED], *more])}. If you trust them, raise firewall.{setting}; "
-                "attackers look the same (docs/concepts/security.md)"
+                f"{stage}: {words}: {joined([*told[:NAMED], *more])}. If you trust them, raise firewall.{setting} "
+                "and firewall.credible; attackers look the same (docs/concepts/security.md)"
             )
 
 

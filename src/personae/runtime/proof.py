@@ -47,21 +47,24 @@ class Proof:
 
     @property
     def judge(self) -> Callable[[Tensor], float] | None:
-        """For a rule: how well a vector tells rendered faces apart; one, if it is no whole model."""
+        """For a rule or one update: how well a vector tells rendered faces apart; one, if it is no whole model."""
         layout = self.backbone.layout
 
         def judged(vector: Tensor) -> float:
-            return self.separation(ModelState(layout, vector)) if len(vector) == layout.size else 1.0
+            return self._measured(ModelState(layout, vector)) if len(vector) == layout.size else 1.0
 
         return judged if self.faces is not None else None
 
     def separation(self, model: ModelState) -> float:
-        """Of a model, on the rendered faces; that of the last one is known."""
-        assert self.faces is not None
+        """Of a merged model, on the rendered faces; that of the last one is known."""
         if self._last is None or self._last[0] is not model.flat:
-            self.backbone.load(model)
-            self._last = model.flat, separation(self.embedder(self.backbone), self.faces)
+            self._last = model.flat, self._measured(model)
         return self._last[1]
+
+    def _measured(self, model: ModelState) -> float:
+        assert self.faces is not None
+        self.backbone.load(model)
+        return separation(self.embedder(self.backbone), self.faces)
 
 
 def separation(embedder: Embedder, faces: Samples) -> float:

@@ -21,7 +21,7 @@ from personae.runtime.consensus import Consensus
 from personae.runtime.exchange import Exchange
 from personae.runtime.firewall import Firewall, measured
 from personae.runtime.spool import Spool, spool
-from personae.runtime.suspicion import Fingerprints, Ruling
+from personae.runtime.suspicion import Fingerprints, Ruling, by_itself, harms
 from personae.runtime.transport import Failure
 from personae.words import counted
 
@@ -107,7 +107,10 @@ def federated_round(
             rejected |= firewall.outliers(measures)
         compared = [client.name for client in clients if client.name in prints and client.name not in rejected]
         excess = firewall.excess({name: measures[name] for name in compared}, state.model)
-        judged = firewall.judged({name: prints[name] for name in compared}, excess, scores or {})
+        prints = {name: prints[name] for name in compared}
+        scores = scores or {}
+        harm = _harm(kept, prints, scores, state, server, firewall)
+        judged = firewall.ruling(prints, excess, harm, scores)
         rejected |= judged.suspects
         accepted = [client for client in clients if client.name in measures and client.name not in rejected]
         _require_quorum(stage, server.round, len(clients), len(accepted), failures, rejected)
@@ -135,6 +138,23 @@ def federated_round(
         drawn_back,
         otherwise,
     )
+
+
+def _harm(
+    kept: Spool,
+    prints: Mapping[str, Tensor],
+    scores: Mapping[str, float],
+    state: ServerState,
+    server: Server,
+    firewall: Firewall,
+) -> dict[str, float]:
+    """By client, how much worse its update alone is for rendered faces than others: of some, and of suspects."""
+    if (judge := server.bench.judge) is None:
+        return {}
+    drawn = firewall.drawn(prints)
+    followed = firewall.followed({name: score for name, score in scores.items() if name in prints}) if drawn else []
+    tried = dict.fromkeys((*drawn, *followed))
+    return harms({name: judge(by_itself(kept.look(name), state.model).flat) for name in tried}, drawn)
 
 
 def _aside(server: Server) -> Server:

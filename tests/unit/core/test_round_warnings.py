@@ -238,7 +238,8 @@ def test_a_client_that_counts_for_less_in_most_rounds_is_told_with_what_to_chang
     told = warnings_of(read_run(run))
     assert told == [
         "fedpe: clients with far more images than the others did not count in full: ann (11% in 3 of 4 rounds). If you "
-        "trust them, raise firewall.samples_multiple; attackers look the same (docs/concepts/security.md)"
+        "trust them, raise firewall.samples_multiple and firewall.credible; attackers look the same "
+        "(docs/concepts/security.md)"
     ]
     screen.models(run, run / "report.html", as_json=False)
     assert capsys.readouterr().out.startswith(f"- {told[0]}")
@@ -249,7 +250,7 @@ def test_long_updates_have_another_setting_and_suspects_are_not_spoken_for(tmp_p
     run = write_run(tmp_path, {"fedpe": [{"heldout/tar@1e-03": 0.9}]}, {"fedpe": None})
     write_suspicions(run, [{"ann": {"update": 0.2}, "eve": {"update": 0.01}}] * 2, left_out=("eve",))
     (told,) = warnings_of(read_run(run))
-    assert "had them shortened: ann (20% in 2 of 2 rounds). If you trust them, raise firewall.norm_multiple" in told
+    assert "had them shortened: ann (20% in 2 of 2 rounds). If you trust them, raise firewall.norm_multiple and" in told
 
 
 def test_the_report_has_them(tmp_path: Path):

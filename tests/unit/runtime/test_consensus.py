@@ -1,5 +1,6 @@
 """What most updates of a round say of BatchNorm's statistics, and how far one is from it."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def measured(*distances: float, samples: float = 10) -> dict[str, dict[str, floa
 
 def left(distances: tuple[float, ...], layout: Layout, samples: float = 10) -> float:
     """Of client 0."""
-    found = Firewall().excess(measured(*distances, samples=samples), ModelState(layout, torch.ones(layout.size)))
+    model = ModelState(layout, torch.ones(layout.size))
+    found = Firewall(credible=math.inf).excess(measured(*distances, samples=samples), model)
     return found.get("client 0", {}).get(STATISTICS, 1.0)
 
 
@@ -105,7 +107,7 @@ def test_attackers_do_not_choose_the_statistics_of_a_round(tmp_path: Path, keeps
     """Neither where clients train them nor where all keep those that they received."""
     algorithm = quickly(FedPE(batch_norm="eval" if keeps else "train"))
     crowd = Crowd(tuple(f"client {number}" for number in range(10)))
-    plot = Infiltration(ATTACKS["skewed-statistics"](reach=1000.0), 0.2, 5)  # type: ignore[call-arg]
+    plot = Infiltration(ATTACKS["skewed-statistics"](scale=1000.0), 0.2, 5)
 
     def means(firewall: Firewall, *, attacked: bool) -> Tensor:
         run = Rehearsal(tmp_path / f"{firewall.enabled} {attacked}", (stage_of(algorithm),), crowd, firewall=firewall)

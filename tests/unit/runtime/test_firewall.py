@@ -1,6 +1,8 @@
 """What the server refuses, and where updates wait until that is known."""
 
 import math
+import random
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from personae.core.layout import Layout
 from personae.core.message import Message
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.core.quantities import GRADIENT, SAMPLES, STATISTICS, UPDATE
-from personae.runtime.firewall import Firewall, measured
+from personae.runtime.firewall import Firewall, credible, measured
 from personae.runtime.spool import Spool, spool
+
+BELIEVING = Firewall(credible=math.inf)  # however alike the clients of a round are
 
 
 @pytest.fixture
@@ -99,14 +103,18 @@ def test_an_update_longer_than_half_as_much_again_as_the_median_is_drawn_back(la
 def test_nobody_gains_by_going_beyond_the_bound(layout: Layout):
     """What is left of a step is longest at the bound, and falls from there on without a gap."""
 
-    def left(length: float, kind: str = UPDATE) -> float:
+    def left(length: float, kind: str = UPDATE, firewall: Firewall = BELIEVING) -> float:
         usual = {name: {kind: 1.0} for name in "abce"}
-        found = Firewall().excess({**usual, "d": {kind: length}}, model_of(0.0, layout))
+        found = firewall.excess({**usual, "d": {kind: length}}, model_of(0.0, layout))
         return length * found.get("d", {}).get(kind, 1.0)
 
     assert [left(length) for length in (1.4, 1.5, 1.6, 3.0, 15.0)] == pytest.approx([1.4, 1.5, 1.40625, 0.75, 0.15])
     assert left(3.0, GRADIENT) == pytest.approx(0.75)
     assert left(18.0, STATISTICS) == pytest.approx(2.0)  # images of a client may well be unusual
+    close = [left(length, firewall=Firewall()) for length in (1.2, 1.25, 1.25 + 1e-9, 2.5)]  # where all are alike
+    assert close == pytest.approx([1.2, 1.25, 1.25, 0.625])
+    assert left(2.5, GRADIENT, Firewall()) == pytest.approx(0.625)
+    assert left(18.0, STATISTICS, Firewall()) == pytest.approx(2.0)
 
 
 def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_finite_either():
@@ -117,10 +125,48 @@ def test_a_length_beyond_all_measure_is_refused_even_where_the_median_is_not_fin
 
 def test_samples_out_of_proportion_count_for_three_times_the_median(layout: Layout):
     usual = measures(a=1.0, b=1.0, c=1.0, e=1.0)
-    found = Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 900}}, model_of(1.0, layout))
+    found = BELIEVING.excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 900}}, model_of(1.0, layout))
     assert found == {"d": {SAMPLES: pytest.approx(30 / 900)}}
     assert Count(900).drawn_back(model_of(1.0, layout), found["d"]) == Count(30)
-    assert Firewall().excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
+    assert BELIEVING.excess({**usual, "d": {UPDATE: 1.0, SAMPLES: 30}}, model_of(1.0, layout)) == {}
+
+
+def test_nobody_is_believed_to_have_far_more_samples_than_others_who_all_have_the_same(layout: Layout):
+    def counted(*counts: int) -> dict[str, dict[str, float]]:
+        """By client, the factors for such samples, and steps as long as those allow by their root."""
+        usual = statistics.median(counts)
+        round_ = {f"{k}": {SAMPLES: n, UPDATE: math.sqrt(max(n / usual, 1.0))} for k, n in enumerate(counts)}
+        return Firewall().excess(round_, model_of(0.0, layout))
+
+    assert counted(100, 100, 100, 100, 110) == {}
+    found = counted(100, 100, 100, 100, 300)
+    assert found == {"4": {SAMPLES: pytest.approx(110 / 300), UPDATE: pytest.approx(1.25**2 * 1.1 / 3)}}
+    assert counted(20, 50, 100, 200, 300) == {}  # where all differ it is the setting that binds
+    assert counted(20, 50, 100, 200, 400)["4"][SAMPLES] == pytest.approx(300 / 400)
+
+
+def test_what_is_credible_follows_from_how_far_values_differ():
+    assert credible([144.0] * 10, 3.0) == 1.0
+    source = random.Random(1)
+    spread = [math.exp(source.gauss(3.5, 0.2)) for _ in range(1001)]
+    assert credible(spread, 3.0) == pytest.approx(math.exp(3 * 0.2), rel=0.05)
+    assert credible([each * 1e6 for each in spread], 3.0) == pytest.approx(credible(spread, 3.0))  # in any unit
+    assert credible([1.0, 2.0, 3.0, 4.0], 3.0) == math.inf  # among so few nobody can say
+    assert credible([1.0, 1.0, 1.0, 1.0, 1.0], math.inf) == math.inf
+    assert math.isfinite(credible([1e-300, 1e-200, 1.0, 1e200, 1e300], 3.0))
+
+
+@pytest.mark.parametrize("lie", [1.05, 3.0, 1e9])
+def test_liars_hardly_widen_what_is_credible(lie: float):
+    equal = [100.0] * 10
+    assert credible([*equal[1:], 100 * lie], 3.0) == 1.0
+    assert credible([*equal[3:], *[100 * lie] * 3], 3.0) == 1.0  # a third that agree with each other
+    source = random.Random(2)
+    about = sorted(100 * math.exp(source.gauss(0, 0.05)) for _ in range(10))
+    honest = credible(about, 3.0)
+    assert 1.1 < honest < 1.3
+    assert credible([*about[:5], *about[6:], 100 * lie], 3.0) < 1.3
+    assert credible([*about[:4], *about[7:], *[100 * lie] * 3], 3.0) < 1.6
 
 
 def test_who_goes_against_the_others_has_no_more_weight_or_length_than_with_the_median_of_samples(layout: Layout):
@@ -128,7 +174,7 @@ def test_who_goes_against_the_others_has_no_more_weight_or_length_than_with_the_
 
     def found(against: set[str], length: float, samples: int, firewall: Firewall | None = None) -> dict[str, float]:
         both = {**usual, "d": {UPDATE: length, SAMPLES: samples}}
-        excess = (firewall or Firewall()).excess(both, nothing, against)
+        excess = (firewall or BELIEVING).excess(both, nothing, against)
         assert excess.keys() <= {"d"}
         return excess.get("d", {})
 
@@ -153,9 +199,9 @@ def test_among_few_clients_only_ten_times_the_median_is_too_much(layout: Layout)
 
 def test_who_has_more_samples_may_go_farther_but_not_by_any_claim(layout: Layout):
     usual, nothing = measures(a=1.0, b=1.0, c=1.0, e=1.0), model_of(0.0, layout)
-    assert Firewall().excess({**usual, "d": {UPDATE: 2.1, SAMPLES: 20}}, nothing) == {}  # up to 1.5 sqrt(2)
-    assert Firewall().excess({**usual, "d": {UPDATE: 2.2, SAMPLES: 20}}, nothing).keys() == {"d"}
-    claimed = Firewall().excess({**usual, "d": {UPDATE: 10.0, SAMPLES: 9000}}, nothing)
+    assert BELIEVING.excess({**usual, "d": {UPDATE: 2.1, SAMPLES: 20}}, nothing) == {}  # up to 1.5 sqrt(2)
+    assert BELIEVING.excess({**usual, "d": {UPDATE: 2.2, SAMPLES: 20}}, nothing).keys() == {"d"}
+    claimed = BELIEVING.excess({**usual, "d": {UPDATE: 10.0, SAMPLES: 9000}}, nothing)
     assert claimed["d"][UPDATE] == pytest.approx((1.5 * math.sqrt(3) / 10) ** 2)
 
 

@@ -1,11 +1,11 @@
 """Who is suspected, and that honest clients are not."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from personae.algorithms import FedGC, FedPE
 from personae.algorithms.fedpe import Up
 from personae.attacks import ATTACKS
+from personae.attacks.attack import Attack, Scene, Sent
 from personae.attacks.infiltration import Infiltration
 from personae.core.algorithm import ClientInfo, Server
 from personae.core.backbone import Backbone
-from personae.core.message import ServerState
+from personae.core.message import Message, ServerState
 from personae.core.payload import Count, ModelState, Scalars
 from personae.core.quantities import SAMPLES
 from personae.errors import Diverged
@@ -26,7 +27,7 @@ from personae.runtime.firewall import Firewall
 from personae.runtime.inprocess import SameProcess
 from personae.runtime.knowledge import suspect, suspected, unlearnt
 from personae.runtime.proof import has_collapsed, separation
-from personae.runtime.suspicion import WIDTH, Fingerprints, Signs, ruling, signs_of
+from personae.runtime.suspicion import WIDTH, Fingerprints, Signs, by_itself, draw, harms, ruling, signs_of
 from toys import Crowd, Rehearsal, cut_off, quickly, random_faces, stage_of
 
 NAMES = tuple("abcdefghij")
@@ -120,6 +121,49 @@ def test_who_was_too_long_once_is_drawn_back_and_no_suspect():
     assert list(ruling(once.scores, {**usual, "a": exploded}, 3.0).suspects) == ["a"]
 
 
+def test_whoever_harms_rendered_faces_twice_is_a_suspect():
+    found = signs_of(directions(0.3), harms={"b": 4.5, "c": 1.9})
+    assert suspicious(found) == {"b"}
+    assert str(found["b"]) == "its updates by themselves tell rendered faces apart far less well than others"
+    once = ruling({}, signs_of(directions(0.3), harms={"b": 100.0}), 3.0)
+    assert once.scores == {"b": 3.0}
+    assert once.suspects == {}
+    assert list(ruling(once.scores, found, 3.0).suspects) == ["b"]
+    assert ruling(once.scores, signs_of(directions(0.3)), 3.0).scores == {"b": 2.0}
+
+
+def test_harm_is_measured_by_what_is_usual():
+    usual = {"a": 0.80, "b": 0.82, "c": 0.84, "d": 0.86, "e": 0.88}
+    found = harms({**usual, "x": 0.70, "y": 0.95}, usual)
+    assert found["x"] == pytest.approx(0.14 / (1.4826 * 0.02))
+    assert found["a"] == pytest.approx(0.04 / (1.4826 * 0.02))
+    assert [found[name] for name in ("c", "d", "e", "y")] == [0.0] * 4  # to be better than others is no sign
+    close = dict.fromkeys(usual, 0.84)
+    assert harms({**close, "x": 0.83}, close)["x"] == pytest.approx(1.0)  # a hundredth is chance
+    assert harms({name: value - 0.25 for name, value in usual.items()}, usual) == {}  # nobody can tell anything yet
+    assert harms({}, []) == {}
+
+
+def test_who_is_tried_follows_from_the_updates():
+    prints = directions()
+    assert draw(prints, 10) == list(NAMES)
+    few = draw(prints, 8)
+    assert few == draw(prints, 8)
+    assert len(set(few)) == 8
+    assert few == sorted(few)
+    left = {name for seed in range(20) for name in set(NAMES) - set(draw(directions(seed=seed), 8))}
+    assert len(left) > 5  # not always the same
+    assert draw({name: prints[name] for name in "abcdefg"}, 8) == []
+    assert draw(prints, 0) == []
+
+
+def test_an_update_by_itself_is_the_model_with_it_alone(backbone: Backbone):
+    model = backbone.state()
+    changed = ModelState(model.layout, model.flat + 1)
+    update = Up(model=changed, samples=Count(1), training=Scalars({"loss": 1.0}))
+    assert torch.equal(by_itself(update, model).flat, changed.flat)
+
+
 def test_among_few_nobody_is_judged():
     assert signs_of({name: torch.ones(WIDTH) for name in "abcd"}) == {}
 
@@ -202,7 +246,7 @@ def attacked(
     folder: Path, name: str, scale: float, share: float = 0.2, rounds: int = 3, algorithm=None, **options
 ) -> Rehearsal:
     run = Rehearsal(folder, (stage_of(quickly(algorithm or FedPE()), rounds=rounds),), holdings=CROWD, **options)
-    plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed)
+    plot = Infiltration(ATTACKS[name](scale=scale), share, run.seed, run.firewall)
     return run.run(plot.transport(SameProcess(plot.federation(run.federation)), run.federation))
 
 
@@ -240,11 +284,12 @@ def test_a_claim_of_many_samples_is_of_no_use_to_who_goes_against_the_others(
 ):
     """The round draws it back for those whom the ruling names, and for nobody else."""
     attackers = Infiltration(ATTACKS["bounded-counts"](), 0.2, 5).attackers(CROWD)
-    judged = Firewall.judged
+    judged = Firewall.ruling
     for against in (frozenset[str](), frozenset(attackers[:1])):
         ruled = partial(replace, against=against)
-        monkeypatch.setattr(Firewall, "judged", lambda *given, ruled=ruled: ruled(judged(*given)))
-        run = attacked(tmp_path / str(len(against)), "bounded-counts", 1.0, rounds=1)
+        monkeypatch.setattr(Firewall, "ruling", lambda *given, ruled=ruled: ruled(judged(*given)))
+        believing = Firewall(credible=math.inf)
+        run = attacked(tmp_path / str(len(against)), "bounded-counts", 1.0, rounds=1, firewall=believing)
         assert attackers == Infiltration(ATTACKS["bounded-counts"](), 0.2, run.seed).attackers(CROWD)
         factors = [(name, each) for event in suspicions(run) for name, each in event["drawn_back"].items()]
         drawn_back = {name: each[SAMPLES] for name, each in factors if SAMPLES in each}
@@ -319,6 +364,61 @@ def test_a_model_that_tells_nobody_apart_any_more_is_taken_back(tmp_path: Path):
     assert float(run.final().abs().max()) > 0
 
 
+PROOF = random_faces(1, 12, 4)  # a network that is not trained yet tells these apart
+
+
+def proven(run: Rehearsal, plot: Infiltration | None = None) -> Rehearsal:
+    """The run to its end, by a server that has faces to try updates on."""
+    inside = SameProcess(plot.federation(run.federation) if plot else run.federation)
+    replace(run.engine(plot.transport(inside, run.federation) if plot else inside), proof=PROOF).run()
+    return run
+
+
+def crowded(folder: Path, **settings: Any) -> Rehearsal:
+    recipe = (stage_of(quickly(FedPE()), rounds=3),)
+    return Rehearsal(folder, recipe, holdings=CROWD, firewall=Firewall(**settings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetting(Attack):
+    """A step to a model that knows nothing."""
+
+    name: ClassVar[str] = "forgetting"
+
+    def answer(self, sent: Sent, scene: Scene) -> Message:
+        def back(name: str) -> torch.Tensor:
+            vector = sent.vectors()[name]
+            return -sent.begin(vector)[: vector.layout.trainable_size]
+
+        return sent.moved(back)
+
+
+def test_an_update_that_ruins_the_model_by_itself_is_tried_and_left_out(tmp_path: Path):
+    plot = Infiltration(Forgetting(), 0.1, 5)
+    found = {}
+    for judged in (0, 10):
+        run = crowded(tmp_path / str(judged), judged=judged, norm_floor=0.99, norm_multiple=1e9, credible=math.inf)
+        events = suspicions(proven(run, plot))
+        found[judged] = {name: reason for event in events for name, reason in event["left_out"].items()}
+    (attacker,) = plot.attackers(CROWD)
+    assert found[0] == {}
+    assert found[10] == {attacker: "its updates by themselves tell rendered faces apart far less well than others"}
+
+
+def test_trying_updates_changes_nothing_where_nobody_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tried: list[tuple[str, ...]] = []
+
+    def noted(separations: Mapping[str, float], usual: Sequence[str]) -> dict[str, float]:
+        tried.append(tuple(separations))
+        return harms(separations, usual)
+
+    monkeypatch.setattr(rounds, "harms", noted)
+    eight, none = (proven(crowded(tmp_path / str(judged), judged=judged, suspicion=math.inf)) for judged in (8, 0))
+    assert [len(names) >= 8 for names in tried] == [True] * 3 + [False] * 3  # and suspects
+    assert len(tried[0]) == 8
+    assert torch.equal(eight.final(), none.final())
+
+
 def test_separation_is_the_chance_that_one_person_is_more_alike_than_two():
     faces = random_faces(3, 5, 3)
     source = torch.Generator().manual_seed(1)
@@ -343,3 +443,7 @@ def test_separation_is_the_chance_that_one_person_is_more_alike_than_two():
 def test_bounds_are_checked():
     with pytest.raises(ValueError, match="suspicion is 0"):
         Firewall(suspicion=0.0)
+    with pytest.raises(ValueError, match="credible is nan"):
+        Firewall(credible=math.nan)
+    with pytest.raises(ValueError, match="judged is 7, it must be 0 or at least 8"):
+        Firewall(judged=7)
