@@ -51,6 +51,7 @@ def tables(found: Cells) -> dict[str, str]:
         "points lost": _points(found, 0.2, 10, (*FIRST, *BEYOND), beside),
         "strangers accepted": _accepted(found, 0.2, 10, (*FIRST, *BEYOND, *REST), beside),
         "honest clients": _honest(found),
+        "honest clients, every rule": _rules_for_honest(found),
         "poisoned rows": _poisoned(found),
         "deeds": _deeds(found),
         "triggers": triggers.table(triggers.RESULTS),
@@ -172,6 +173,27 @@ def _honest(found: Cells) -> str:
             cells += [_figure([b - a for a, b in known[rule]], min, "+") for rule in rules]
         if set(cells) != {NOT_RUN}:
             rows.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _rules_for_honest(found: Cells) -> str:
+    """What the rules change for clients of one size, of many sizes, and with one person each."""
+    kinds: dict[str, dict[str, Any]] = {
+        "equal": {},
+        "log-normal": {"by": "lognormal-images"},
+        "one person each": {"by": "one-identity", "algorithm": "fedface"},
+    }
+    columns = [(label, figure) for figure in ("tar", "worst") for label in list(kinds)[: 3 if figure == "tar" else 2]]
+    head = [f"{'TAR' if figure == 'tar' else 'worst client'}, {label}" for label, figure in columns]
+    rows = ["| honest clients | " + " | ".join(head) + " |", "|---" * (1 + len(head)) + "|"]
+    for rule in RULES:
+        cells = []
+        for label, figure in columns:
+            jobs = [(Job(rule, seed=seed, **kinds[label]), Job("off", seed=seed, **kinds[label])) for seed in SEEDS]
+            pairs = [(found[job][figure], found[off][figure]) for job, off in jobs if job in found and off in found]
+            values = [a if rule == "off" else a - b for a, b in pairs]
+            cells.append(_figure(values, min, "" if rule == "off" else "+"))
+        rows.append(f"| {RULES[rule]} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 
