@@ -160,7 +160,8 @@ def _session(path: Path, model: str) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        # Without a fallback: it would try the same again, and print that it does.
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # whatever the runtime raises for a file that is no model
         raise DataError(
             f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it again"
