@@ -87,6 +87,7 @@ def tables(found: Board) -> dict[str, str]:
         "points lost to who knows, chosen on": _points(found, 0.2, 10, KNOWING, knowing, CHOSEN_ON),
         "strangers accepted, who know, chosen on": _accepted(found, 0.2, 10, KNOWING, knowing, CHOSEN_ON),
         "honest clients": _honest(found),
+        "honest clients, every rule": _rules_for_honest(found),
         "poisoned rows": _poisoned(found),
         "deeds": _deeds(found),
         "triggers": triggers.table(triggers.RESULTS),
@@ -236,6 +237,29 @@ def _honest(found: Board) -> str:
                 cells.append(_figure([b for _, b in known[rule]], changes, min, sign="+"))
         if set(cells) != {NOT_RUN}:
             rows.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _rules_for_honest(found: Board) -> str:
+    """What the rules change for clients of one size, of many sizes, and with one person each."""
+    kinds: dict[str, dict[str, Any]] = {
+        "equal": {},
+        "log-normal": {"by": "lognormal-images"},
+        "one person each": {"by": "one-identity", "algorithm": "fedface"},
+    }
+    columns = [(label, figure) for figure in ("tar", "worst") for label in list(kinds)[: 3 if figure == "tar" else 2]]
+    head = [f"{'TAR' if figure == 'tar' else 'worst client'}, {label}" for label, figure in columns]
+    rows = ["| honest clients | " + " | ".join(head) + " |", "|---" * (1 + len(head)) + "|"]
+    for rule in RULES:
+        cells = []
+        for label, figure in columns:
+            judged, off = (
+                found.lines([Job(each, seed=seed, **kinds[label]) for seed in SEEDS]) for each in (rule, "off")
+            )
+            pairs = [(a, b) for a, b in zip(judged, off, strict=True) if a and b]
+            values = [a[figure] if rule == "off" else a[figure] - b[figure] for a, b in pairs]
+            cells.append(_figure([a for a, _ in pairs], values, min, sign="" if rule == "off" else "+"))
+        rows.append(f"| {RULES[rule]} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 

@@ -196,7 +196,7 @@ def poisoned(seed: int) -> Iterator[Job]:
 
 
 def honest_of_other_kinds(seed: int) -> Iterator[Job]:
-    for rule in ("off", "default", "grouped"):
+    for rule in RULES:
         yield Job(rule, seed=seed, by="lognormal-images")
         yield Job(rule, seed=seed, by="one-identity", algorithm="fedface")
     for algorithm in ("fedgc", "fedface", "hf_maml", "unsupervised"):

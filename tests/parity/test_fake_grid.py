@@ -148,6 +148,35 @@ def test_what_cannot_be_an_answer_fails_its_client_alone(
     assert torch.equal(run.final(), lost.final())
 
 
+def padded(head: bytes) -> bytes:
+    """It says the same at great length."""
+    return head + b" " * frames.LONGEST_HEADER
+
+
+def long_header(content: bytes) -> bytes:
+    end = 4 + int.from_bytes(content[:4], "little")
+    head = padded(content[4:end])
+    return len(head).to_bytes(4, "little") + head + content[end:]
+
+
+def long_names(content: bytes) -> bytes:
+    begin = 4 + int.from_bytes(content[:4], "little")
+    end = begin + 8 + int.from_bytes(content[begin : begin + 8], "little")
+    names = padded(content[begin + 8 : end])
+    return content[:begin] + len(names).to_bytes(8, "little") + names + content[end:]
+
+
+@pytest.mark.parametrize("lengthened", [long_header, long_names])
+def test_json_that_is_too_long_is_not_parsed_and_fails_its_client(
+    lengthened: Callable[[bytes], bytes], tmp_path: Path, grids: Any
+) -> None:
+    """Nothing else is wrong with it, so that whoever parsed it would take it."""
+    run = troubled(tmp_path / "run")
+    grid = Tampering(grids(run), "bob", lengthened)
+    run.run(over(run, grid))
+    assert [event["failed"] for event in run.notebook.rounds()] == [{"bob": "its answer cannot be read"}] * 2
+
+
 def test_a_client_does_not_send_what_the_server_does_not_take(tmp_path: Path, grids: Any) -> None:
     run = troubled(tmp_path / "run")
     with pytest.raises(QuorumLost, match=r"its answer is larger than the server takes; the details are in that client"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
+from personae.core.events import RoundTime
 from personae.core.stage import Stage
 from personae.errors import ConfigError, DataError, Interrupted
 from personae.experiment import rundir
@@ -76,6 +77,28 @@ def test_records_that_lost_lines_are_not_filled_with_zeros(tmp_path: Path):
     run.rewind({"metrics": 4})
     run.close()
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b"1234"
+
+
+def test_records_that_were_changed_are_refused(tmp_path: Path):
+    """A digit that flipped would be another figure in the report."""
+    run = RunDirectory.create(tmp_path / "run", {}, (), {})
+    run.write(RoundTime(stage="federate", round=1, seconds=1.5))
+    position = run.position()
+    run.write(RoundTime(stage="federate", round=2, seconds=2.5))
+    run.close()
+    path = tmp_path / "run" / "timing.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"1.5", b"1.4"))
+    again = RunDirectory.reopen(tmp_path / "run", {})
+    with pytest.raises(
+        DataError, match=r"timing\.jsonl: it is not what was written until the last checkpoint; restore"
+    ):
+        again.rewind(position)
+    path.write_bytes(whole.replace(b"2.5", b"2.4"))  # that is taken back
+    again.rewind(position)
+    assert again.position() == position
+    again.close()
+    assert path.read_bytes() == whole[: position["timing"]]
 
 
 def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path: Path):

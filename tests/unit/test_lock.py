@@ -1,7 +1,8 @@
-"""The lock of production: every package that an installation takes, in the pinned version, with digests."""
+"""The locks of production: every package that an installation takes, in the pinned version, with digests."""
 
 import importlib.util
 import re
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from types import ModuleType
 
@@ -21,22 +22,40 @@ def lock() -> ModuleType:
     return module
 
 
-def test_the_lock_covers_what_an_installation_takes(lock: ModuleType) -> None:
-    comment, _, entries = (ROOT / "requirements.lock").read_text().partition("\n")
+def entries(path: Path) -> dict[str, str]:
+    """The versions by names. Nothing is without a digest."""
+    comment, _, rest = path.read_text().partition("\n")
     assert comment.startswith("#")
-    found = {name: version for name, version, _ in ENTRY.findall(entries)}
-    assert "".join(entry.group() for entry in ENTRY.finditer(entries)) == entries  # nothing is without a digest
-    assert found.keys() == lock.needed()
+    assert "".join(entry.group() for entry in ENTRY.finditer(rest)) == rest
+    return {name: version for name, version, _ in ENTRY.findall(rest)}
+
+
+def installed(package: str) -> list[str]:
+    """What a package needs. Development does without OpenCV, which needs NumPy alone."""
+    try:
+        return requires(package) or []
+    except PackageNotFoundError:
+        assert package == "opencv-python-headless"
+        return ["numpy"]
+
+
+def test_the_lock_covers_what_an_installation_takes(lock: ModuleType) -> None:
+    found = entries(lock.LOCK)
+    assert found.keys() == {name for name in lock.needed(installed) if not lock.of_torch(name)}
     assert found == {name: version for name, version in lock.pinned().items() if name in found}
-    assert "flwr" in found
-    assert "torch" not in found
+    assert {"flwr", "dp-accounting", "mtcnn", "pillow-heif", "sympy", "setuptools"} <= found.keys()
 
 
-def test_packages_that_packages_need_are_found(lock: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_has_a_lock_of_its_own_with_what_only_its_builds_take(lock: ModuleType) -> None:
+    found = entries(lock.TORCH_LOCK)
+    assert found == {name: version for name, version in lock.pinned().items() if lock.of_torch(name)}
+    assert {"torch", "triton", "nvidia-cublas"} <= found.keys()
+
+
+def test_packages_that_packages_need_are_found(lock: ModuleType) -> None:
     tree = {
         "personae": ["torch>=2", "Web_Kit[fast]>=1", "only-docs; extra == 'docs'", "wire; extra == 'flower'"],
         "web-kit": ["loop; extra == 'fast'", "slow; extra == 'slow'"],
         "loop": ["web-kit"],
     }
-    monkeypatch.setattr(lock, "requires", tree.get)
-    assert lock.needed() == {"web-kit", "loop", "wire"}
+    assert lock.needed(lambda package: tree.get(package, [])) == {"torch", "web-kit", "loop", "wire", "setuptools"}

@@ -20,5 +20,11 @@ def test_the_container_copies_files_that_exist_and_runs_without_rights() -> None
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert not set(copied) & set(ignored)
     assert text.index("USER personae") < text.index('ENTRYPOINT ["personae"]')
-    (needed,) = re.findall(r"'/src\[(\w+)\]'", text)
-    assert needed in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def test_the_container_takes_nothing_without_a_digest() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    packages, ours = re.findall(r"pip install (.+)$", text, re.MULTILINE)
+    assert {"--no-deps", "--require-hashes"} <= set(packages.split())
+    assert re.findall(r"--requirement /src/(\S+)", packages) == ["requirements.lock", "requirements-torch.lock"]
+    assert {"--no-deps", "--no-index", "--no-build-isolation"} <= set(ours.split())

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import zlib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from io import BufferedWriter
@@ -67,6 +68,7 @@ class RunDirectory:
         taken = f"{path}: another process is working in this run; wait for it or choose another folder"
         self._lock = hold(path / LOCK, taken)
         self._records: dict[str, BufferedWriter] = {}
+        self._checksums: dict[str, int] = {}  # of what is in each of them
 
     @classmethod
     def open(
@@ -154,6 +156,7 @@ class RunDirectory:
     def _opened(self) -> "RunDirectory":
         for name in RECORDS:
             self._records[name] = (self.path / f"{name}.jsonl").open("ab")
+            self._checksums[name] = 0
         return self
 
     def close(self) -> None:
@@ -166,7 +169,7 @@ class RunDirectory:
 
     def write(self, entry: Entry) -> None:
         with resumable(self.path):
-            self._records[entry.record].write(entry.line())
+            self._append(entry.record, entry.line())
 
     def finished(self, stage: Stage, round_: int, backbone: Backbone, results: Mapping[str, Result]) -> None:
         entries = {name: entry.cpu().contiguous() for name, entry in backbone.module.state_dict().items()}
@@ -186,8 +189,8 @@ class RunDirectory:
 
     def take_over(self, other: Path) -> None:
         """What another run has written down, as if it had happened here."""
-        for name, file in self._records.items():
-            file.write((other / f"{name}.jsonl").read_bytes())
+        for name in self._records:
+            self._append(name, (other / f"{name}.jsonl").read_bytes())
         for name in ("models", "evaluation", AUDIT):
             if (other / name).is_dir():
                 shutil.copytree(other / name, self.path / name)
@@ -195,21 +198,38 @@ class RunDirectory:
             shutil.copy(problems, self.path / "private")
 
     def position(self) -> dict[str, int]:
-        """The lengths of the records, now safely on disk."""
+        """The lengths of the records, now safely on disk, and their checksums."""
         with resumable(self.path):
             for file in self._records.values():
                 file.flush()
                 os.fsync(file.fileno())
-        return {name: file.tell() for name, file in self._records.items()}
+        lengths = {name: file.tell() for name, file in self._records.items()}
+        return lengths | {_checksum(name): found for name, found in self._checksums.items()}
 
     def rewind(self, position: Mapping[str, int]) -> None:
         for name, file in self._records.items():
-            if file.seek(0, os.SEEK_END) < position.get(name, 0):
+            length = position.get(name, 0)
+            content = (self.path / f"{name}.jsonl").read_bytes()[:length]
+            if len(content) < length:
                 raise DataError(
                     f"{file.name}: lines are missing that were there at the last checkpoint; restore it from a copy"
                 )
-            file.truncate(position.get(name, 0))
-            file.seek(position.get(name, 0))
+            found = self._checksums[name] = zlib.crc32(content)
+            if position.get(_checksum(name), found) != found:
+                raise DataError(
+                    f"{file.name}: it is not what was written until the last checkpoint; restore it from a copy"
+                )
+            file.truncate(length)
+            file.seek(length)
+
+    def _append(self, record: str, content: bytes) -> None:
+        self._records[record].write(content)
+        self._checksums[record] = zlib.crc32(content, self._checksums[record])
+
+
+def _checksum(record: str) -> str:
+    """What a position calls the checksum of a record."""
+    return f"{record}/crc32"
 
 
 def has_begun(path: Path) -> bool:

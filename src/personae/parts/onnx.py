@@ -68,11 +68,14 @@ def load_onnx(path: Path, *, mirror: bool = True, raw: bool = False, size: int =
     digest = hashlib.sha256(content)
     for weights in beside:
         digest.update(weights.read_bytes())
-    takes = session.get_inputs()
+    try:
+        takes, told = session.get_inputs(), session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:  # what a damaged file calls them is no text
+        raise DataError(f"{path}: what it says of itself is no text ({error.reason}); export it again") from error
     if len(takes) != 1 or takes[0].type != "tensor(float)" or len(takes[0].shape) != 4 or takes[0].shape[1] != 3:
         described = ", ".join(f"{each.name} {each.type} {each.shape}" for each in takes)
         raise DataError(f"{path}: takes {described}; one input of float32 [N, 3, height, width] is expected")
-    raw = raw or session.get_modelmeta().custom_metadata_map.get(_PIXELS) == _RAW
+    raw = raw or told.get(_PIXELS) == _RAW
     count, _, height, width = (side if isinstance(side, int) else 0 for side in takes[0].shape)
     digest.update(repr((mirror, raw)).encode())
     return OnnxEmbedder(session, height or size, width or size, count or IN_CACHE, mirror, raw, digest.hexdigest())
@@ -157,7 +160,8 @@ def _session(path: Path, model: str) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        # Without a fallback: it would try the same again, and print that it does.
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # whatever the runtime raises for a file that is no model
         raise DataError(
             f"{path}: not a model that onnxruntime can run ({type(error).__name__}); export it again"

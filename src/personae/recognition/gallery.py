@@ -107,7 +107,7 @@ class Gallery:
                 if sorted(schema) != sorted(statement.format(bytes=4 * width) for statement in _SCHEMA):
                     raise sqlite3.DatabaseError("its tables are not those of a gallery")
                 if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                    raise sqlite3.DatabaseError(str(found))
+                    raise sqlite3.DatabaseError(str(found).splitlines()[-1])  # the first says which database
             gallery = cls(path, connection, model, width, key)
             _ = gallery.threshold, gallery.everybody()  # that they are as they were kept
         except BaseException:

@@ -1,5 +1,6 @@
 """A run directory, read while the run may still be going on, and condensed to what a report shows."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -188,6 +189,15 @@ class Run:
     @property
     def unfinished(self) -> tuple[StageRecord, ...]:
         return tuple(stage for stage in self.stages if self.records[stage.name].evaluation is None)
+
+
+def rate_of(metric: str) -> float | None:
+    """The rate of false accepts at which it was measured, as in `tar@1e-02`; None where it names none."""
+    try:
+        rate = float(metric.rpartition("@")[2]) if "@" in metric else 0.0
+    except ValueError:  # of somebody's own figure, or of a damaged file
+        return None
+    return rate if 0 < rate < math.inf else None
 
 
 def is_networked(run: Run) -> bool:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from personae.report.measured import Difference, Measured, difference
-from personae.report.records import Metrics, Record, Run, StageRecord
+from personae.report.records import Metrics, Record, Run, StageRecord, rate_of
 from personae.report.wording import duration, joined, percent, size
 from personae.words import counted
 
@@ -34,7 +34,7 @@ class Question:
 
     @property
     def rate(self) -> float | None:
-        return float(self.metric.rpartition("@")[2]) if "@" in self.metric else None
+        return rate_of(self.metric)
 
     @property
     def at(self) -> str:
@@ -111,8 +111,8 @@ def verdict(run: Run, baseline: str | None = None) -> Verdict:
 
 def nearest(metrics: Sequence[str], rate: float = USUAL_RATE) -> str | None:
     """The true accept rate whose false accept rate is nearest to this one; any other figure where there is none."""
-    rates = [name for name in metrics if "@" in name]
-    return min(rates, key=lambda name: abs(math.log(float(name.rpartition("@")[2]) / rate)), default=None)
+    rates = {name: found for name in metrics if (found := rate_of(name))}
+    return min(rates, key=lambda name: abs(math.log(rates[name] / rate)), default=None)
 
 
 def _questions(run: Run) -> tuple[Question, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from personae.core.quantities import SAMPLES
 from personae.core.strong_start import departures
-from personae.report.records import Metrics, Record, Run, StageRecord
+from personae.report.records import Metrics, Record, Run, StageRecord, rate_of
 from personae.report.table import CLIENTS, DEVIATION, heading, stage_metrics, start_metrics
 from personae.report.wording import joined
 
@@ -113,8 +113,12 @@ def _main_figures(metrics: Metrics) -> Iterator[str]:
 
     Of clients, pairs of their own people and those with everybody's impostors (1:1) count as two benchmarks.
     """
-    rates = [name for name in metrics if RATE in name and not name.endswith(DEVIATION) and metrics[name] >= ENOUGH]
-    chosen = [name for name in rates if not name.startswith(CLIENTS)] or rates
+    rates = {
+        name: rate
+        for name, value in metrics.items()
+        if RATE in name and not name.endswith(DEVIATION) and value >= ENOUGH and (rate := rate_of(name))
+    }
+    chosen = [name for name in rates if not name.startswith(CLIENTS)] or [*rates]
     for kind in dict.fromkeys(name.rpartition("@")[0] for name in chosen):
         of_kind = (name for name in chosen if name.rpartition("@")[0] == kind)
-        yield min(of_kind, key=lambda name: float(name.rpartition("@")[2]))
+        yield min(of_kind, key=lambda name: rates[name])

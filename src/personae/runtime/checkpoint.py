@@ -20,7 +20,7 @@ BEFORE = "before.safetensors"  # the one before
 
 @dataclass(frozen=True)
 class Position:
-    """A completed round, how long the records of the run were then, and the mean figures of that round."""
+    """A completed round, how long the records of the run were then with checksums, and its mean figures."""
 
     stage: str
     round: int

@@ -374,6 +374,39 @@ def test_a_full_disk_stops_the_run_which_then_resumes(
             assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
+# In a worker process the disk fails when one client is about to keep its second state.
+FAILING = """
+import errno, os
+from pathlib import Path
+write = Path.write_bytes
+def writing(path, content):
+    if path.parents[1].name == "client-001" and path.name.startswith(".000002.safetensors"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    return write(path, content)
+Path.write_bytes = writing
+"""
+
+
+def test_a_worker_that_cannot_keep_a_state_stops_the_run_which_then_resumes(
+    personae: Personae, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that failed would be left out of the model, and nobody would know."""
+    whole, out, site = (tmp_path / name for name in ("whole", "run", "site"))
+    assert personae("run", experiment, "--out", whole, "--workers", "2").code == 0
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(FAILING)
+    with monkeypatch.context() as failing:
+        failing.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")])))
+        ended = personae("run", experiment, "--out", out, "--workers", "2")
+    assert ended.code == 5
+    assert Problem.UNKEPT.words in one_line(ended)
+    assert "problems.log says why, repair that and resume" in one_line(ended)
+    assert os.strerror(errno.EIO) in (out / "private" / "problems.log").read_text()
+    assert personae("run", experiment, "--out", out, "--workers", "2", "--resume").code == 0
+    for name in ("metrics.jsonl", "ledger.jsonl", "models/federate.safetensors"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_resumably(experiment: Path, tmp_path: Path, cache: Path, number: int) -> None:
     out = tmp_path / "run"

@@ -3,8 +3,11 @@
 import asyncio
 import base64
 import http.client
+import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -381,6 +384,34 @@ def test_strangers_are_let_go_and_never_fill_the_process(guarded: Guarded, monke
         assert all(closed(each) for each in idle[:80])
         eventually(lambda: open_files() <= before + 100 + 25)
         assert guarded.call(ALIVE)[0] == 200
+
+
+CROWD = """
+import socket, sys
+crowd = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(100)]
+crowd[0].settimeout(30)
+print(crowd[0].recv(1), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_where_no_files_are_left_strangers_go_and_the_gate_lives_on(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come from another process, so that only their ends at the gate count."""
+    monkeypatch.setattr(door, "INTRODUCTION", 600)
+    assert guarded.call(ALIVE)[0] == 200
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = [sys.executable, "-c", CROWD, str(guarded.port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
+        assert crowd.stdout is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 40, limits[1]))
+        try:
+            assert crowd.stdout.readline() == b"b''\n"  # the gate has hung up on the first
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert guarded.call(ALIVE)[0] == 200  # with the others still there
+        crowd.communicate()
 
 
 def test_who_does_not_say_in_time_who_it_is_is_let_go(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -444,6 +444,12 @@ def test_onnx_files_that_cannot_be_used(tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     with pytest.raises(DataError, match="not a model that onnxruntime can run"):
         load_model(tmp_path / "broken.onnx")
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(tmp_path / "free.onnx")
+    model.metadata_props.add(key="written by", value="somebody")
+    (tmp_path / "letters.onnx").write_bytes(model.SerializeToString().replace(b"somebody", b"some\xbd\xbf\xffy"))
+    with pytest.raises(DataError, match=r"letters\.onnx: .*export it again"):
+        load_model(tmp_path / "letters.onnx")
     with pytest.raises(DataError, match="cannot be read"):
         load_model(tmp_path / "missing.onnx")
     with pytest.raises(ConfigError, match="neither --stage nor --backbone"):

@@ -177,6 +177,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "somebody else's": lambda file: (file.unlink(), altered(file, "CREATE TABLE t (x)")),
     "a marked stranger": lambda file: (file.unlink(), altered(file, *MARK, "CREATE TABLE t (x)")),
     "truncated": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2 + 7]),
+    "a page cut short": lambda file: file.write_bytes(file.read_bytes()[:-200]),
     "garbage inside": lambda file: file.write_bytes(file.read_bytes()[:4096] + os.urandom(file.stat().st_size - 4096)),
     "a later format": lambda file: altered(file, f"PRAGMA user_version = {VERSION + 1}"),
     "a trigger": lambda file: altered(file, "CREATE TRIGGER t AFTER INSERT ON people BEGIN DELETE FROM people; END"),

@@ -346,6 +346,20 @@ def test_figures_that_cannot_be_drawn_are_named_by_their_file(tmp_path, part, va
         write_report(tmp_path)
 
 
+@pytest.mark.parametrize("rate", ["often", "0", "nan", ""])
+def test_a_figure_of_no_rate_is_shown_and_decides_nothing(tmp_path, rate):
+    """Of a benchmark of somebody's own, or of a damaged file."""
+    folder = fake_run(tmp_path)
+    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for event in events:
+        for figures in event.get("clients", {}).values():
+            figures |= {f"{name.partition('/')[0]}/tar@{rate}": 0.5 for name in list(figures)}
+    write_lines(folder / "metrics.jsonl", events)
+    before = verdict(read_run(folder)).decisive
+    write_report(folder)
+    assert before is None or before.metric != f"tar@{rate}"
+
+
 def test_a_kind_of_payload_that_is_not_described_in_words_is_named_by_its_file(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     words = {"meaning": "counts", "short": None, "is_template": False, "is_figure": True}
