@@ -9,8 +9,10 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import click
 import typer
@@ -237,13 +239,24 @@ def _methods(kind: type) -> Iterator[str]:
 
 def _signature(name: str, thing: Any) -> str:
     try:
-        signature = str(inspect.signature(thing))
+        found = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
+    plain = [each.replace(annotation=_without_bounds(each.annotation)) for each in found.parameters.values()]
+    signature = str(found.replace(parameters=plain))
     if re.search(r"<|0x", signature):  # a default that is no plain value
         return ""
     signature = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", signature)  # names without their modules
     return f"```python\n{name}{signature}\n```\n\n"
+
+
+def _without_bounds(hint: Any) -> Any:
+    """The type alone of what is `Annotated`, also in one of its alternatives."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[0]
+    if get_origin(hint) is Union:
+        return reduce(or_, map(_without_bounds, get_args(hint)))
+    return hint
 
 
 def _paragraph(thing: Any) -> str:

@@ -3,12 +3,13 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from personae import files
 from personae.core.stage import Stage
 from personae.experiment import materials, run, rundir
 from personae.experiment.config import load_experiment
@@ -112,24 +113,40 @@ def _before_checkpoint(stage_name: str, number: int) -> Callable[[], None]:
     return install
 
 
-def _at_file(method: str, name: str, count: int, *, half: bool = False) -> Callable[[], None]:
-    """At the count-th time that a file of this name is written or moved to its place."""
+def _before_move(name: str, count: int) -> Callable[[], None]:
+    """At the count-th time that a file of this name is moved to its place."""
 
     def install() -> None:
-        original, seen = getattr(Path, method), 0
+        replace, seen = Path.replace, 0
 
-        def watched(self: Path, argument: Any) -> Any:
+        def replacing(self: Path, target: Path) -> Path:
             nonlocal seen
-            target = self.name if method == "write_bytes" else Path(argument).name
-            if name in target:
-                seen += 1
-                if seen == count:
-                    if half:
-                        original(self, argument[: len(argument) // 2])
-                    die()
-            return original(self, argument)
+            seen += target.name == name
+            if seen == count:
+                die()
+            return replace(self, target)
 
-        setattr(Path, method, watched)
+        Path.replace = replacing  # type: ignore[method-assign, assignment]
+
+    return install
+
+
+def _half_written(name: str, count: int) -> Callable[[], None]:
+    """In the middle of the count-th time that a file of this name is written."""
+
+    def install() -> None:
+        fill, seen = files._fill, 0
+
+        def filling(path: Path, content: Iterable[bytes]) -> None:
+            nonlocal seen
+            seen += name in path.name  # it has another one until it is whole
+            if seen == count:
+                whole = b"".join(content)
+                fill(path, [whole[: len(whole) // 2]])
+                die()
+            fill(path, content)
+
+        files._fill = filling
 
     return install
 
@@ -193,24 +210,22 @@ def _before_keeping(stage_name: str, number: int) -> Callable[[], None]:
 
 BEFORE_THE_FIRST_CHECKPOINT: dict[str, Callable[[], None]] = {
     "start, the folder made and empty": _at_function(rundir, "hold"),
-    "start, some of the files that describe the run written": _at_file("replace", "config.json", 1),
+    "start, some of the files that describe the run written": _before_move("config.json", 1),
     "start, while faces are read": _at_function(materials, "synthetic_faces"),
     "start, in the evaluation": _after_answer("evaluate", "pretrain", 0, 2),
     "first round, before the first checkpoint": _before_checkpoint("pretrain", 1),
-    "first round, half of the checkpoint written": _at_file("write_bytes", "latest.safetensors", 1, half=True),
+    "first round, half of the checkpoint written": _half_written("latest.safetensors", 1),
 }
 PLACES: dict[str, Callable[[], None]] = {
     "pre-training, between two steps": _at_step(5),
-    "pre-training, last round, its checkpoint half in place": _at_file("replace", "latest.safetensors", 2),
+    "pre-training, last round, its checkpoint half in place": _before_move("latest.safetensors", 2),
     "federation, start, in the evaluation": _after_answer("evaluate", "federate", 0, 2),
     "federation, first round, before a client keeps anything": _before_keeping("federate", 1),
     "federation, second round, two of three clients done": _after_answer("train", "federate", 2, 2),
     "federation, second round, in the evaluation": _after_answer("evaluate", "federate", 2, 1),
     "federation, second round, before the checkpoint": _before_checkpoint("federate", 2),
-    "federation, second round, half of the checkpoint written": _at_file(
-        "write_bytes", "latest.safetensors", 4, half=True
-    ),
+    "federation, second round, half of the checkpoint written": _half_written("latest.safetensors", 4),
     "federation, third round, between two private files": _between_private_files("federate", 1),
-    "federation, third round, model written, figures not": _at_file("replace", "federate.json", 1),
+    "federation, third round, model written, figures not": _before_move("federate.json", 1),
     "all done, before the report": _at_function(run, "write_report"),
 }

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from personae.errors import ConfigError, DataError, Interrupted, lacks_space
 
 T = TypeVar("T")
+Bytes = bytes | memoryview
 
 
 @contextlib.contextmanager
@@ -94,9 +95,15 @@ def resumable(path: Path) -> Iterator[None]:
         raise Interrupted(f"{path}: {why} and resume") from error
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
+def write_bytes(path: Path, *content: Bytes, durable: bool = True, private: bool = False) -> None:
+    """All of the content, in this order."""
     with replacing(path, durable=durable, private=private) as temporary:
-        temporary.write_bytes(content)
+        _fill(temporary, content)
+
+
+def _fill(path: Path, content: Iterable[Bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines(content)
 
 
 def from_json(content: str | bytes) -> Any:

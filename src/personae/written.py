@@ -103,6 +103,14 @@ def options(module: str, variable: str) -> list[str]:
     raise LookupError(f"{module}.{variable} has no options")
 
 
+def word(module: str, variable: str) -> str:
+    """The text that a module calls so."""
+    match meaning(Expression(module, ast.Name(variable))):
+        case Expression(text=ast.Constant(value=str(text))):
+            return text
+    raise LookupError(f"{module}.{variable} is no text")
+
+
 def literal(module: str, *variables: str) -> list[Any]:
     """The `Literal` types that a module calls so, for those who need them while it is not imported."""
     return [Literal[tuple(options(module, variable))] for variable in variables]

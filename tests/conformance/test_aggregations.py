@@ -325,7 +325,7 @@ def test_an_experiment_file_says_how() -> None:
         ({"name": "trimmed-mean", "cut": 0.5}, r"cut is 0\.5"),
         ({"name": "trimmed-mean", "cutt": 0.1}, r"cutt: there is no such key; did you mean cut\?"),
         ({"name": "multi-krum", "faulty": -1}, "must not be negative"),
-        ({"name": "geometric-median", "iterations": 0}, "iterations at least 1"),
+        ({"name": "geometric-median", "iterations": 0}, "iterations is 0, it must be at least 1"),
         ({"name": "mean", "before": [{"name": "clip", "norm": 0}]}, r"norm is 0\.0"),
         ({"name": "mean", "before": [{"name": "bucketing", "size": 0}]}, "size is 0"),
         ({"name": "mean", "before": [{"name": "clp"}]}, r"before\.clp\.name is 'clp'; did you mean clip\?"),

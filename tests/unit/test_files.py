@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from personae.core.events import RoundTime
 from personae.core.stage import Stage
 from personae.errors import ConfigError, DataError, Interrupted
-from personae.experiment import rundir
+from personae.experiment import rundir, taken
 from personae.experiment.rundir import RunDirectory
 from personae.files import hold, read_json, replacing
 
@@ -57,14 +57,14 @@ def test_of_two_starts_into_one_folder_the_second_changes_nothing(tmp_path: Path
         monkeypatch.setattr(rundir, "hold", hold)
         RunDirectory.create(tmp_path / "run", {"seed": 1}, recipe, {}).close()
         (tmp_path / "run" / "checkpoints").mkdir()
-        (tmp_path / "run" / "checkpoints" / rundir.LATEST).write_bytes(b"a round")
+        (tmp_path / "run" / "checkpoints" / taken.LATEST).write_bytes(b"a round")
         return hold(*arguments)
 
     monkeypatch.setattr(rundir, "hold", faster)
     with pytest.raises(ConfigError, match="not empty; resume that run"):
         RunDirectory.create(tmp_path / "run", {"seed": 2}, recipe, {})
     assert (tmp_path / "run" / "config.json").read_text() == '{\n "seed": 1\n}\n'
-    assert (tmp_path / "run" / "checkpoints" / rundir.LATEST).exists()
+    assert (tmp_path / "run" / "checkpoints" / taken.LATEST).exists()
     RunDirectory.reopen(tmp_path / "run", {"seed": 1}).close()  # the loser has let go
 
 

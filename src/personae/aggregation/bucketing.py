@@ -10,6 +10,7 @@ from torch import Tensor
 from personae.aggregation.prepared import Preparation
 from personae.aggregation.stack import stacked
 from personae.core.aggregation import Vectors, Workbench, weighted_mean
+from personae.core.bounds import PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,8 @@ class Bucketing(Preparation):
 
     name: ClassVar[str] = "bucketing"
 
-    size: int = 2
+    size: PositiveInt = 2
     """How many vectors share a bucket; the last one may have fewer."""
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}, it must be at least 1")
 
     def least(self, wanted: int) -> int:
         return (wanted - 1) * self.size + 1

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from personae.aggregation.prepared import Preparation
 from personae.core.aggregation import Vectors, Workbench
+from personae.core.bounds import above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,8 @@ class Clip(Preparation):
 
     name: ClassVar[str] = "clip"
 
-    norm: float
+    norm: Annotated[float, above(0)]
     """The largest distance from the model that was sent out."""
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:
-            raise ValueError(f"norm is {self.norm}, it must be positive")
 
     def apply(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Iterator[tuple[Tensor, float]]:  # noqa: ARG002
         for vector, weight in vectors:

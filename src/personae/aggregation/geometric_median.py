@@ -1,13 +1,14 @@
 """The point with the least sum of distances to all vectors (Pillutla et al. 2022, RFA)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.aggregation.stack import stacked
 from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.core.bounds import PositiveInt, above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +21,12 @@ class GeometricMedian(Aggregation):
 
     name: ClassVar[str] = "geometric-median"
 
-    smoothing: float = 1e-6
+    smoothing: Annotated[float, above(0)] = 1e-6
     """nu, relative to the median distance of the vectors from their mean: nearer than this, distances count as this."""
-    tolerance: float = 1e-9
+    tolerance: Annotated[float, above(0)] = 1e-9
     """It ends when no weight moves by more than this, of a sum of one."""
-    iterations: int = 1000
+    iterations: PositiveInt = 1000
     """Or after so many steps."""
-
-    def __post_init__(self) -> None:
-        if not self.smoothing > 0 or not self.tolerance > 0 or self.iterations < 1:
-            raise ValueError("smoothing and tolerance must be positive, and iterations at least 1")
 
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         with stacked(vectors, bench) as stack:

@@ -13,13 +13,14 @@ What a client did in earlier rounds is the business of the firewall, which leave
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.aggregation.stack import Stack, stacked
 from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.core.bounds import above, within
 
 LEAST = 0.02  # of a deviation of cosines: those of unrelated steps differ by as much
 COLLAPSED = 0.5  # of how far above chance faces were told apart before
@@ -31,14 +32,10 @@ class Grouped(Aggregation):
 
     name: ClassVar[str] = "grouped"
 
-    trimmed: float = 0.2
+    trimmed: Annotated[float, within("[0, 0.5)")] = 0.2
     """The share of voices on either side that do not count, entry by entry."""
-    alike: float = 4.0
+    alike: Annotated[float, above(0)] = 4.0
     """How many deviations above the usual a cosine makes two updates belong together."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.trimmed < 0.5 or not self.alike > 0:
-            raise ValueError("trimmed must be in [0, 0.5), and alike positive")
 
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         with stacked(vectors, bench) as stack:

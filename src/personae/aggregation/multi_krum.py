@@ -8,6 +8,7 @@ from torch import Tensor
 
 from personae.aggregation.stack import stacked
 from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.core.bounds import NonNegativeInt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,13 +17,9 @@ class MultiKrum(Aggregation):
 
     name: ClassVar[str] = "multi-krum"
 
-    faulty: int
+    faulty: NonNegativeInt
     """f: how many clients of a round may send anything; fewer than half of those that are asked. If so many answers are
     refused or missing that f would be half of the rest, it is the most that is less than half of them."""
-
-    def __post_init__(self) -> None:
-        if self.faulty < 0:
-            raise ValueError(f"faulty is {self.faulty}, it must not be negative")
 
     @property
     def least(self) -> int:

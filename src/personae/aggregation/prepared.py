@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.core.bounds import Bounded
 
 
-class Preparation(ABC):
+class Preparation(Bounded, ABC):
     """What can be done to vectors before any rule: a frozen dataclass of its settings."""
 
     name: ClassVar[str]

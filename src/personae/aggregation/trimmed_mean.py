@@ -1,13 +1,14 @@
 """The mean of every entry without its extremes (Yin et al. 2018)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.aggregation.stack import stacked
 from personae.core.aggregation import Aggregation, Vectors, Workbench
+from personae.core.bounds import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,8 @@ class TrimmedMean(Aggregation):
 
     name: ClassVar[str] = "trimmed-mean"
 
-    cut: float
+    cut: Annotated[float, within("[0, 0.5)")]
     """The share of the vectors that is left out at each end, in [0, 0.5), rounded down."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.cut < 0.5:
-            raise ValueError(f"cut is {self.cut}, it must be in [0, 0.5)")
 
     def combine(self, vectors: Vectors, around: Tensor, bench: Workbench) -> Tensor:
         result = torch.empty_like(around)

@@ -12,7 +12,6 @@ from theta and from the rows that it kept in an earlier stage (or from those tha
 and sends nothing; every round does so again.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from personae.algorithms import fedavg
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.bounds import PositiveFloat
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, Nothing, ServerState
 from personae.core.payload import ModelState, PublicEmbeddings, Scalars
@@ -72,15 +72,12 @@ class _Adaptation(LocalStep):
 
     # fine-tune, or distil, which also asks the tuned model to agree with the global one.
     method: Literal["fine-tune", "distil"] = "fine-tune"
-    strength: float = 1.0  # distil: the weight of the distillation; the paper that compares with it does not say
-    temperature: float = 1.0  # distil: what logits are divided by; not said there either
+    # distil: the weight of the distillation; the paper that compares with it does not say
+    strength: PositiveFloat = 1.0
+    temperature: PositiveFloat = 1.0  # distil: what logits are divided by; not said there either
     # Whether the statistics of BatchNorm stay as they came: where all faces are of one person, whose identity they
     # would take away (auto), always (eval) or never (train).
     batch_norm: Statistics = "auto"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.strength < math.inf or not 0 < self.temperature < math.inf:
-            raise ValueError("strength and temperature must be positive and finite")
 
     def adapted(self, client: Client, rows: Tensor, samples: Samples, theta: ModelState, known: Tensor) -> Fit:
         """Train the client's backbone, as it is loaded, and the rows; `known` are those for the logits of theta."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.bounds import PositiveInt
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import Scalars
 from personae.core.warnings import Figures
@@ -58,16 +59,13 @@ class Cluster(Algorithm[State, Down, Private, Up]):
 
     # The method that divides the faces.
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
-    min_images: int = 2  # a smaller cluster is dropped, and its faces are not trained on; the paper does not say
+    # a smaller cluster is dropped, and its faces are not trained on; the paper does not say
+    min_images: PositiveInt = 2
     # Whether clusters that can hardly be people are only warned about, or stop the run.
     if_odd: Literal["warn", "stop"] = "warn"
     # Whether clients compare the clusters with the labels of their faces, which only a simulation has, and send the
     # figures of that, too.
     evaluated: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_images < 1:
-            raise ValueError("min_images must be at least 1")
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, ClientInfo, Domains, Reply, Server
+from personae.core.bounds import NonNegativeFloat, PositiveInt
 from personae.core.message import Broadcast, LocalState, Nothing, ServerState
 from personae.core.samples import UNLABELLED
 from personae.errors import ConfigError
@@ -46,13 +47,9 @@ class _Adaptation(Algorithm[State, Broadcast, LocalState, Nothing]):
     margin: Margin = field(default_factory=Margin)  # the loss that tells the people of the source apart
     # As in central, a round's budget, on a set in which the smaller domain is repeated until both are equal.
     training: LocalSGD = field(default_factory=LocalSGD)
-    strength: float = 1.0  # the weight of what makes both domains alike
+    strength: NonNegativeFloat = 1.0  # the weight of what makes both domains alike
     head_init: HeadInit = "mean"  # how the class embeddings of the source begin
     batch_norm: Statistics = "train"  # whether the statistics of BatchNorm stay as they came: never, or always (eval)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.strength < math.inf:
-            raise ValueError("strength must be finite and not negative")
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:
@@ -118,7 +115,7 @@ class DAN(_Adaptation):
 
     name: ClassVar[str] = "dan"
 
-    strength: float = 1.0  # what the discrepancy is multiplied by (lambda of the DAN paper)
+    strength: NonNegativeFloat = 1.0  # what the discrepancy is multiplied by (lambda of the DAN paper)
 
     def alignment(
         self,
@@ -139,8 +136,8 @@ class DANN(_Adaptation):
     # What the reversed gradient is multiplied by in the end (lambda of the DANN paper). It grows from round to round,
     # 2 / (1 + e^(-10 p)) - 1 of it with p the share of the rounds done. In the first round the discriminator alone
     # learns.
-    strength: float = 1.0
-    hidden: int = 64  # the width of the discriminator
+    strength: NonNegativeFloat = 1.0
+    hidden: PositiveInt = 64  # the width of the discriminator
 
     def helpers(self, server: Server) -> dict[str, Tensor]:
         if server.rounds < 2:

@@ -8,16 +8,16 @@ server: theta <- sum_i n_i theta_i / sum_i n_i
         W <- W - lambda grad reg(W), the spreadout regulariser (Eq. 9), each row of length one again
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.bounds import NonNegativeFloat, PositiveInt, within
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
@@ -64,15 +64,17 @@ class FedFace(LocalStep, Algorithm[State, Down, Private, Up]):
 
     name: ClassVar[str] = "fedface"
 
-    hinge: float = 0.9  # m, the margin of the positive loss
-    strength: float = 10.0  # lambda; 0 for no spreadout, and positive-only averaging is what remains
-    spread: float = 0.7  # v, the spreadout's margin as a cosine distance; the paper does not say, its code has this
-    steps: int = 1  # how often the server steps in a round: once in Algorithm 1, ten times in the authors' code
-    momentum: float = 0.0  # of the server's steps, from rest in every round: none in Algorithm 1, 0.9 in the code
+    hinge: Annotated[float, within("(0, 1]")] = 0.9  # m, a cosine: the margin of the positive loss
+    strength: NonNegativeFloat = 10.0  # lambda; 0 for no spreadout, and positive-only averaging is what remains
+    # v, the spreadout's margin as a cosine distance; the paper does not say, its code has this
+    spread: Annotated[float, within("(0, 2]")] = 0.7
+    steps: PositiveInt = 1  # how often the server steps in a round: once in Algorithm 1, ten times in the authors' code
+    # of the server's steps, from rest in every round: none in Algorithm 1, 0.9 in the code
+    momentum: Annotated[float, within("[0, 1)")] = 0.0
     reduction: Reduction = "sum"  # whether the regulariser is a sum, as in Eq. 9, or a mean, as in the authors' code
     # If given, so many classes are drawn for each step, and the regulariser is their part of the sum, scaled up. This
     # is for more clients than the exact sum has time for.
-    anchors: int | None = None
+    anchors: PositiveInt | None = None
     head_init: HeadInit = "mean"  # how w_i begins: mean as in Eq. 6, or random
     fixed: bool = False  # class embeddings stay as they began; with a random head_init, one of the paper's baselines
     weighting: Weighting = "samples"  # of the average: by samples, n_i as above, or uniform
@@ -82,12 +84,7 @@ class FedFace(LocalStep, Algorithm[State, Down, Private, Up]):
     batch_norm: Statistics = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 < self.hinge <= 1 or not 0 < self.spread <= 2:
-            raise ValueError("hinge is a cosine, in (0, 1], and spread a cosine distance, in (0, 2]")
-        if not 0 <= self.strength < math.inf or self.steps < 1 or not 0 <= self.momentum < 1:
-            raise ValueError("strength must be finite and not negative, steps at least 1, and momentum in [0, 1)")
-        if self.anchors is not None and self.anchors < 1:
-            raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
+        super().__post_init__()
         if self.fixed and self.strength:
             raise ValueError("fixed class embeddings cannot be spread out: set strength = 0 or fixed = false")
 

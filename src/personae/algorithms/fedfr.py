@@ -12,7 +12,6 @@ server: theta <- sum_i n_i theta_i / sum_i n_i (Eq. 2)
 A client uses theta_i followed by Pi_i.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
+from personae.core.bounds import NonNegativeFloat, PositiveFloat
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Count, ModelState, PublicEmbeddings, Scalars
@@ -86,10 +86,10 @@ class FedFR(LocalStep, Algorithm[State, Down, Private, Up]):
 
     use_public_faces: bool = True  # whether clients train with public faces beside their own; without, there is no Phi
     sampling: PublicSampling = field(default_factory=PublicSampling)  # with which public faces, by t_HN
-    classify: float = 1.0  # alpha_1, the weight of the classification, CosFace with s and m
-    contrast: float = 5.0  # alpha_2, the weight of the contrastive term; 0 leaves it out
-    customise: float = 10.0  # alpha_3, the weight of the branch; 0 leaves it out
-    temperature: float = 0.5  # tau of the contrastive term
+    classify: PositiveFloat = 1.0  # alpha_1, the weight of the classification, CosFace with s and m
+    contrast: NonNegativeFloat = 5.0  # alpha_2, the weight of the contrastive term; 0 leaves it out
+    customise: NonNegativeFloat = 10.0  # alpha_3, the weight of the branch; 0 leaves it out
+    temperature: PositiveFloat = 0.5  # tau of the contrastive term
     one_vs_all: OneVsAll = field(default_factory=OneVsAll)  # s', m', lambda and t of the binary loss
     # What trains the branch: the binary loss, or the paper's variant, CosFace among the client's own people. That has
     # the same s' and m' and is divided by s' like Eq. 6, so that alpha_3 weighs both alike.
@@ -103,12 +103,6 @@ class FedFR(LocalStep, Algorithm[State, Down, Private, Up]):
     # faces, with the public ones it chose, are all of one person: there the mean of a batch is the identity. The
     # paper's network has no BatchNorm.
     batch_norm: Statistics = "auto"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.classify < math.inf or not 0 <= self.contrast < math.inf or not 0 <= self.customise < math.inf:
-            raise ValueError("classify must be positive, contrast and customise not negative, and all finite")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}, it must be positive and finite")
 
     @property
     def withheld(self) -> frozenset[str]:

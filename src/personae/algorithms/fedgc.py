@@ -7,14 +7,14 @@ server: theta <- sum_k n_k theta_k / sum_k n_k
         W <- W - lambda eta grad Reg(W), over the rows of all clients as last seen
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, at_least
 from personae.core.message import Broadcast, Message, ServerState
 from personae.core.payload import Aliases, ClassEmbeddings, Count, ModelState, Scalars
 from personae.parts.averaging import Weighting, weight_of
@@ -61,12 +61,12 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
 
     # Reg: the softmax regulariser (Eq. 5) in the form of margin. cosine is the paper's FedCos, none its FedPE.
     regulariser: Literal["softmax", "cosine", "none"] = "softmax"
-    strength: float = 20.0  # lambda, how strongly classes are pushed apart
-    lr: float | None = None  # eta at the server; if left out, that of training in the round, as in Algorithm 1
+    strength: NonNegativeFloat = 20.0  # lambda, how strongly classes are pushed apart
+    lr: PositiveFloat | None = None  # eta at the server; if left out, that of training in the round, as in Algorithm 1
     # If given, lambda eta is chosen again for each step, so that it moves rows by this share of their length (root mean
     # square). Gradients of the forms below differ by orders of magnitude: at equal displacement they can be compared.
-    displacement: float | None = None
-    steps: int = 1  # how often the server steps in a round; Algorithm 1 takes one step
+    displacement: PositiveFloat | None = None
+    steps: PositiveInt = 1  # how often the server steps in a round; Algorithm 1 takes one step
     reduction: Reduction = "sum"  # whether Reg is a sum, as in Eq. 5, or a mean
     normalise: bool | None = None  # whether Reg takes cosines or inner products of the rows; by default as margin does
     # Whether a row is also pulled along itself, as in Eq. 5. With inner products this is most of a step and lengthens
@@ -75,7 +75,7 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     tangential: bool = False  # whether rows only turn and keep their length
     # If given, so many classes are drawn for each step, and Reg is their part of the sum, scaled up. This is for more
     # classes than the exact sum has time for.
-    anchors: int | None = None
+    anchors: PositiveInt | None = None
     # A secret that the clients share, for people whom several clients hold (the general case of the paper). With it,
     # clients send a token for each person. The server averages the rows of one person over its group of clients, and
     # only classes of clients outside that group push it away. The server learns who is shared, but not who it is, as
@@ -85,24 +85,15 @@ class FedGC(LocalStep, Algorithm[State, Down, Private, Up]):
     # gets its own row back. A client that only claims to hold somebody gets a mean of so many rows, less one, at least.
     # With 2 it gets the row of the other. So many clients less one who claim it together get that of the only true
     # holder: choose it larger than the number of clients that could work together, by two.
-    holders: int = 3
+    holders: Annotated[int, at_least(2)] = 3
     fixed: bool = False  # class embeddings stay as they began; without regulariser, the paper's FedPE + Fixed
     weighting: Weighting = "samples"  # of the average: by samples, n_k as above, or uniform
     head_init: HeadInit = "mean"  # how W_k begins when a client first takes part
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < math.inf or (self.lr is not None and not 0 < self.lr < math.inf):
-            raise ValueError("strength must not be negative, lr must be positive, and both must be finite")
-        if self.displacement is not None and not 0 < self.displacement < math.inf:
-            raise ValueError(f"displacement is {self.displacement}, it must be positive and finite")
-        if self.steps < 1:
-            raise ValueError(f"steps is {self.steps}, it must be at least 1")
-        if self.anchors is not None and self.anchors < 1:
-            raise ValueError(f"anchors is {self.anchors}, it must be at least 1")
+        super().__post_init__()
         if self.link is not None and (not self.link or self.regulariser == "none"):
             raise ValueError("link must not be empty, and needs a regulariser: without one no class embedding is sent")
-        if self.holders < 2:
-            raise ValueError(f"holders is {self.holders}, it must be at least 2")
         if self.fixed and self.regulariser != "none":
             raise ValueError('fixed class embeddings cannot be corrected: set regulariser = "none" or fixed = false')
 

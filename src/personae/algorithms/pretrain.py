@@ -21,6 +21,7 @@ class Pretrain(Central):
     use_public_faces: bool = True  # can be nothing but true
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.use_public_faces:
             raise ValueError("pretrain has public faces alone; use_public_faces cannot be false")
 

@@ -8,7 +8,6 @@ server: Delta_k <- F_k^q L (w - w_k),   h_k <- q F_k^(q-1) |L (w - w_k)|^2 + L F
         w <- w - sum_k p_k Delta_k / sum_k p_k h_k,   p_k = n_k / sum n
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +18,7 @@ from torch import Tensor
 from personae.algorithms.fedpe import Down, Private, State, Up
 from personae.core.algorithm import Aggregates, Algorithm, Client, ClientInfo, Reply, Server
 from personae.core.backbone import Backbone
+from personae.core.bounds import NonNegativeFloat, PositiveFloat
 from personae.core.message import ServerState
 from personae.core.payload import Count, Scalars
 from personae.core.samples import Samples
@@ -45,19 +45,14 @@ class QFedAvg(LocalStep, Algorithm[State, Down, Private, Up]):
     figures: ClassVar[tuple[str, ...]] = ("loss", BEFORE)
     aggregates: ClassVar[Aggregates] = "mean"  # its step is a mean whose weights are the point of it
 
-    q: float = 1.0  # how much a high loss counts; 0 is FedPE, and the paper picks from 0.001 to 15 by validation
+    # how much a high loss counts; 0 is FedPE, and the paper picks from 0.001 to 15 by validation
+    q: NonNegativeFloat = 1.0
     # L; if left out, 1 / the rate of training in the round, as in the paper. Its clients have no momentum m, which in
     # the end makes a step 1 / (1 - m) times as long: with it, L is (1 - m) / the rate.
-    lipschitz: float | None = None
+    lipschitz: PositiveFloat | None = None
     # p_k: by samples, or uniform, which is right where clients are drawn with a chance in proportion to their samples.
     weighting: Weighting = "samples"
     head_init: HeadInit = "mean"  # how a_k begins when a client first takes part
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.q < math.inf:
-            raise ValueError("q must be finite and not negative")
-        if self.lipschitz is not None and not 0 < self.lipschitz < math.inf:
-            raise ValueError("lipschitz must be positive and finite")
 
     def start(self, previous: ServerState | None, server: Server) -> State:
         return State(model=previous.model if previous else server.initial)

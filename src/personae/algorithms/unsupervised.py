@@ -9,7 +9,6 @@ server: theta <- 1/N sum_k theta_k
 Stage 1 is `fedpe` with the source as its only client, stage 2 is `cluster`.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from personae.algorithms import cluster
 from personae.core.algorithm import Algorithm, Client, ClientInfo, Reply, Server
+from personae.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState, Scalars
 from personae.core.samples import Samples
@@ -65,7 +65,7 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
     figures: ClassVar[tuple[str, ...]] = ("loss", MOVE, *Shape.names())
 
     training: LocalSGD = field(default_factory=lambda: LocalSGD(iterations=100))  # its iterations are E
-    strength: float = 0.01  # lambda; 0 for no constraint
+    strength: NonNegativeFloat = 0.01  # lambda; 0 for no constraint
     # Whose loss has the term: the source's (the domain constraint loss), or everybody's (FedProx).
     constrained: Literal["source", "all"] = "source"
     head_init: HeadInit = "mean"  # how W_k begins
@@ -73,17 +73,16 @@ class Unsupervised(LocalStep, Algorithm[State, Down, Private, Up]):
     # A control: targets train with the labels of their faces, which only a simulation has.
     true_labels: bool = False
     # Rounds after which targets cluster again under the current model, and start W_k again; 0 never, as in the paper.
-    recluster_every: int = 0
+    recluster_every: NonNegativeInt = 0
     # How a target clusters if it has no pseudo-labels of an earlier stage, or clusters again. It does not take over the
     # settings of that stage.
     clustering: Annotated[Method, Field(discriminator="name")] = field(default_factory=CFinch)
-    min_images: int = 2  # a smaller cluster is dropped, and its faces are not trained on
+    min_images: PositiveInt = 2  # a smaller cluster is dropped, and its faces are not trained on
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if any(isinstance(term, Proximal) for term in self.terms):
             raise ValueError("the term proximal holds everybody: set strength, and constrained to say whom")
-        if not 0 <= self.strength < math.inf or self.recluster_every < 0 or self.min_images < 1:
-            raise ValueError("strength must be finite, neither it nor recluster_every negative, min_images at least 1")
 
     @property
     def needs_labels_of(self) -> Literal["all", "source", "none"]:

@@ -17,9 +17,12 @@ from personae.commands.options import (
     check_device,
     execution_of,
     experiments_of,
+    name_in,
+    texts_of,
 )
 from personae.deferred import importing
 from personae.errors import ConfigError
+from personae.experiment.taken import is_taken
 from personae.written import register
 
 app = typer.Typer()
@@ -40,19 +43,19 @@ def attack(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment with attackers among its clients: what it costs, and what the server did."""
-    (experiment,) = experiments_of(path, settings, [variant])
-    with importing():
-        from personae.attacks import ATTACKS
-        from personae.attacks.trial import try_attack
-        from personae.experiment.rundir import is_taken
-
-    if name not in ATTACKS:
-        raise ConfigError(f"--with {name}: there is no such attack; there are {', '.join(ATTACKS)}")
-    folder = out or Path("runs") / f"attack-{experiment.name}"
-    chosen = ATTACKS[name](scale=scale)
+    texts = texts_of(path, settings, [variant])
+    folder = out or Path("runs") / f"attack-{name_in(texts)}"
     attacked = folder / f"{name}-{share:g}-x{scale:g}"
     if is_taken(attacked):
         raise ConfigError(f"{attacked}: this attack was tried already; choose another folder with --out")
+    (experiment,) = experiments_of(texts)
+    with importing():
+        from personae.attacks import ATTACKS
+        from personae.attacks.trial import try_attack
+
+    if name not in ATTACKS:
+        raise ConfigError(f"--with {name}: there is no such attack; there are {', '.join(ATTACKS)}")
+    chosen = ATTACKS[name](scale=scale)
     trial = try_attack(experiment, folder, chosen, share, execution_of(device, workers))
     screen.trial(trial, folder, as_json)
 

@@ -29,9 +29,11 @@ from personae.commands.options import (
     execution_of,
     experiments_of,
     handling_of,
+    texts_of,
 )
 from personae.console import notify
 from personae.deferred import importing
+from personae.deployment.places import members_in, require_faces
 from personae.deployment.processes import require_flower
 from personae.errors import ConfigError
 from personae.interrupts import interruptible
@@ -76,7 +78,7 @@ def serve(
 ) -> None:
     """Run an experiment over a network, with the clients that join."""
     require_flower()
-    (experiment,) = experiments_of(path, settings, [variant])
+    (experiment,) = experiments_of(texts_of(path, settings, [variant]))
     with importing():
         from personae.deployment import serve as deployed
         from personae.deployment.plan import Conditions, largest_answer
@@ -146,13 +148,15 @@ def join(
     Shows what the server plans, and asks once for every run.
     """
     require_flower()
+    places = members_in(certs, data, home) if each else {"": (certs, data, home)}
+    for _, faces, _ in places.values():
+        require_faces(faces)
     with importing():
         from personae.deployment import join as deployed
         from personae.deployment.consent import accepted_of
         from personae.deployment.desk import Workshop
 
     handling = handling_of(skip_unreadable, align, missed, as_they_are, identity_level)
-    places = deployed.members_in(certs, data, home) if each else {"": (certs, data, home)}
     asks, workshop = bool(sys.stdin and sys.stdin.isatty()), Workshop()
     members = {}
     for name, (own_certs, own_data, own_home) in places.items():
@@ -220,7 +224,7 @@ def deal(
     as_json: AsJson = False,
 ) -> None:
     """Divide an experiment's private faces into one file per client, to try a deployment."""
-    (experiment,) = experiments_of(path, settings)
+    (experiment,) = experiments_of(texts_of(path, settings))
     with importing():
         from personae.experiment.faces import deal as deal_faces
         from personae.experiment.materials import Materials

@@ -1,8 +1,8 @@
 """Options that several commands have, and what is made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,10 +46,19 @@ Track = Annotated[
     typer.Option("--track", metavar="NAME", help="Also send figures to tensorboard, mlflow or trackio; repeatable."),
 ]
 Device = Annotated[DeviceName, typer.Option("--device", help="Where models compute.")]
+
+
+def _optimisations(names: list[str] | None) -> list[str] | None:
+    """That there is none of a name is said before anything large is imported."""
+    Acceleration().without(names or ())
+    return names
+
+
 Without = Annotated[
     list[str] | None,
     typer.Option(
         "--without",
+        callback=_optimisations,
         metavar="NAME",
         help=f"Switch an optimisation off ({', '.join(OPTIMISATIONS)}); repeat for more.",
     ),
@@ -108,13 +117,25 @@ AsTheyAre = Annotated[
 ]
 
 
-def experiments_of(
+Text = tuple[dict[str, Any], str]  # an experiment as it is written, and where
+
+
+def texts_of(
     path: str | Path, settings: Sequence[str] | None = None, variants: Sequence[str | None] = (None,)
-) -> "list[Experiment]":
+) -> list[Text]:
     """The experiment of a file, or its variants. What their text tells is said before anything large is imported."""
     texts = [read_experiment(path, settings or [], variant) for variant in variants]
     for text in texts:
         refuse_wrong_kinds(*text)
+    return texts
+
+
+def name_in(texts: Sequence[Text]) -> str:
+    """That of the experiment."""
+    return str(texts[0][0]["name"])
+
+
+def experiments_of(texts: Iterable[Text]) -> "list[Experiment]":
     with importing():
         from personae.experiment.config import parse_experiment
 

@@ -25,14 +25,17 @@ from personae.commands.options import (
     execution_of,
     experiments_of,
     handling_of,
+    name_in,
     options_of,
     recipe_names,
     runs_at_once,
+    texts_of,
 )
 from personae.console import notify
 from personae.deferred import importing
 from personae.errors import ConfigError
 from personae.experiment.reading import are_faces
+from personae.experiment.taken import is_taken, require_free
 from personae.interrupts import interruptible
 
 if TYPE_CHECKING:  # what takes seconds is imported once the text of an experiment is known to be one
@@ -54,9 +57,6 @@ def demo(
     track: Track = None,
 ) -> None:
     """Compare training alone, together and on pooled faces. It takes four minutes and needs no data."""
-    with importing():
-        from personae.experiment.config import load_experiment
-
     if quick and every:
         raise ConfigError("--quick and --all are two demos; choose one")
     name, option, following = "demo", "", "personae demo --all"
@@ -66,6 +66,10 @@ def demo(
         name, option, following = "demo-all", "--all ", "personae recipes"
     usual = Path("runs") / name
     folder = out or (usual if resume else _free(usual))
+    require_free(folder, resume=resume)
+    with importing():
+        from personae.experiment.config import load_experiment
+
     hint = f"personae demo {option}--out {folder} --resume" + "".join(f" --track {name}" for name in track or [])
     page = _execute(load_experiment(name), folder, execution_of(workers=workers, trackers=track), resume, hint)
     screen.demo(folder, page, following)
@@ -151,7 +155,12 @@ def run(
         named = ", ".join(option for option, value in on_faces.items() if value)
         raise ConfigError(f"{named}: these go with a folder of faces; an experiment file has its own settings")
     else:
-        experiments = [each.handled(handling) for each in experiments_of(path, settings, names)]
+        texts = texts_of(path, settings, names)
+        if not dry_run:
+            folder = _folder(out, name_in(texts), names)
+            for place in [folder / str(each) for each in names] if len(names) > 1 else [folder]:
+                require_free(place, resume=resume)
+        experiments = [each.handled(handling) for each in experiments_of(texts)]
         execution = execution_of(device, workers, without, track)
     experiment = experiments[0]
     if dry_run:
@@ -160,16 +169,14 @@ def run(
 
         screen.forecast(forecast(Materials(experiment, execution)), as_json)
         return
-    several = len(names) > 1
-    usual = f"{experiment.name}-variants" if several else f"{experiment.name}-{variant}" if variant else experiment.name
-    folder = out or Path("runs") / usual
+    folder = _folder(out, experiment.name, names)
     hint = f"personae run {path} --out {folder} --resume" + (f" --variant {variant}" if variant else "")
     hint += f" --jobs {jobs}" if jobs else ""
     hint += "".join(f" --set {item}" for item in settings or [])
     hint += "".join(f" --without {name}" for name in without or [])
     hint += "".join(f" --track {name}" for name in track or [])
     hint += chosen
-    if several:
+    if len(names) > 1:
         runs = {str(name): each for name, each in zip(names, experiments, strict=True)}
         execution = replace(execution, workers=runs_at_once(device, jobs))
         _execute_several(runs, folder, execution, resume, hint, as_json)
@@ -189,6 +196,12 @@ def _variants(named: str | None, jobs: int | None, alone: Mapping[str, Any]) -> 
     if len(set(names)) < len(names):
         raise ConfigError(f"--variant {named}: name each of them once")
     return names
+
+
+def _folder(out: Path | None, experiment: str, variants: list[str | None]) -> Path:
+    """Where a run goes, or several of its variants."""
+    which = "variants" if len(variants) > 1 else variants[0]
+    return out or Path("runs") / (f"{experiment}-{which}" if which else experiment)
 
 
 def _execute(experiment: "Experiment", out: Path, execution: "Execution", resume: bool, hint: str) -> Path:
@@ -218,8 +231,6 @@ def _execute_several(
 
 def _free(wanted: Path) -> Path:
     """The folder itself, or with the first number behind it that makes it new."""
-    from personae.experiment.rundir import is_taken
-
     number, path = 1, wanted
     while is_taken(path):
         number += 1

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from personae.core.bounds import Bounded
+
 Vectors = Iterable[tuple[Tensor, float]]  # each with its weight; they come one by one, and once
 
 
@@ -41,7 +43,7 @@ class Workbench:
     judge: Callable[[Tensor], float] | None = None  # how well a model tells rendered faces apart: 0.5 is chance
 
 
-class Aggregation(ABC):
+class Aggregation(Bounded, ABC):
     """A rule: a frozen dataclass of its settings."""
 
     name: ClassVar[str]

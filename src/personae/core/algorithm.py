@@ -10,6 +10,7 @@ from torch import Tensor
 
 from personae.core.aggregation import Aggregation, Mean, Vectors, Workbench
 from personae.core.backbone import Backbone
+from personae.core.bounds import Bounded
 from personae.core.embedder import Embedder
 from personae.core.message import Broadcast, LocalState, Message, ServerState
 from personae.core.payload import ModelState
@@ -175,7 +176,7 @@ class Types:
         return (self.up, *(question.up for question in self.questions))
 
 
-class Algorithm(ABC, Generic[StateT, DownT, PrivateT, UpT]):
+class Algorithm(Bounded, ABC, Generic[StateT, DownT, PrivateT, UpT]):
     """Both halves of a federated method, server and client. Subclasses are frozen, keyword-only dataclasses.
 
     `Algorithm[State, Down, Private, Up]` names what the server knows, what one client receives, what a client keeps,

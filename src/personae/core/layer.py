@@ -42,6 +42,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 from personae.core.algorithm import Aggregates, Algorithm, AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
+from personae.core.bounds import Bounded
 from personae.core.embedder import Embedder
 from personae.core.mechanism import Mechanism
 from personae.core.message import Broadcast, LocalState, Message, Record, ServerState
@@ -51,7 +52,7 @@ from personae.core.warnings import Figures
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-class Layer:
+class Layer(Bounded):
     """What goes around an algorithm: a frozen dataclass of its settings."""
 
     name: ClassVar[str]

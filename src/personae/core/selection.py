@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import Bounded
 from personae.core.mechanism import Certain, Draw
 from personae.core.rng import generator
 
@@ -43,7 +44,7 @@ class Occasion:
         return [self.clients[position] for position in sorted(positions)]
 
 
-class Selection(ABC):
+class Selection(Bounded, ABC):
     """A policy: a frozen dataclass of its settings. The same occasion always gives the same clients."""
 
     name: ClassVar[str]

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from personae.core.bounds import Bounded, PositiveFloat, within
 from personae.core.message import ServerState
 from personae.core.payload import ModelState
 
@@ -17,7 +18,7 @@ _MEAN, _WEIGHT = "mean", "weight"  # in the server's memory: of its models over 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerStep:
+class ServerStep(Bounded):
     """A step of the server's own from its model theta, with any algorithm (Reddi et al., Algorithm 2).
 
     With d = merged - theta, the mean way of the clients in this round:
@@ -37,24 +38,18 @@ class ServerStep:
     """
 
     kind: Literal["average", "momentum", "adam", "yogi"] = "average"  # plain average, FedAvgM, FedAdam or FedYogi
-    lr: float = 1.0  # how far it goes
-    momentum: float = 0.9  # beta_1, of momentum, adam and yogi
-    second: float = 0.99  # beta_2, of adam and yogi
-    floor: float = 1e-3  # tau, of adam and yogi: the least by which a step is divided
+    lr: PositiveFloat = 1.0  # how far it goes
+    momentum: Annotated[float, within("[0, 1)")] = 0.9  # beta_1, of momentum, adam and yogi
+    second: Annotated[float, within("[0, 1)")] = 0.99  # beta_2, of adam and yogi
+    floor: PositiveFloat = 1e-3  # tau, of adam and yogi: the least by which a step is divided
     average: Literal["none", "exponential", "tail"] = "none"  # which mean of the models over rounds counts
-    decay: float = 0.9  # exponential: the weight of a round relative to that of the next
-    tail: float = 0.25  # tail: the share of the stage's rounds, its last ones, that count
+    # exponential: the weight of a round relative to that of the next
+    decay: Annotated[float, within("(0, 1)")] = 0.9
+    tail: Annotated[float, within("(0, 1]")] = 0.25  # tail: the share of the stage's rounds, its last ones, that count
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf or not 0 < self.floor < math.inf:
-            raise ValueError("lr and floor must be positive and finite")
-        if not 0 <= self.momentum < 1 or not 0 <= self.second < 1:
-            raise ValueError("momentum and second must be in [0, 1)")
-        if not 0 < self.decay < 1:
-            raise ValueError(f"decay is {self.decay}, it must be in (0, 1)")
-        if not 0 < self.tail <= 1:
-            raise ValueError(f"tail is {self.tail}, it must be in (0, 1]")
+        super().__post_init__()
         for option, average in (("decay", "exponential"), ("tail", "tail")):
             if self.average != average and getattr(self, option) != getattr(ServerStep, option):
                 raise ValueError(f"{option} goes with average = {average!r}; it has no effect with {self.average!r}")

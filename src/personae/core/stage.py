@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from personae.core.aggregation import Aggregation, Mean
 from personae.core.algorithm import AnyAlgorithm
+from personae.core.bounds import Bounded, NonNegativeInt, up_to, within
 from personae.core.layer import Layer, described, layers_of
 from personae.core.payload import Count, Scalars
 from personae.core.selection import Everybody, Selection
@@ -15,20 +16,18 @@ from personae.errors import ConfigError
 
 Side = Literal["all", "source", "targets"]
 
-MOST_ROUNDS = 1_000_000  # of a stage: far more than any has, and few enough to be counted
-
 
 @dataclass(frozen=True, kw_only=True)
-class StageOptions:
+class StageOptions(Bounded):
     """What a stage is told. An experiment file has these keys, and those of `Stage` by name."""
 
     name: str  # of the stage; its model becomes models/NAME.safetensors
-    rounds: int = 1  # how many rounds
+    rounds: Annotated[int, up_to(1, 1_000_000)] = 1  # how many rounds
     after: str | None = None  # the stage it continues from; by default the one before it; "" for none, from scratch
     clients: Side = "all"  # who takes part, where there are domains: the source client, or the target clients
-    quorum: float = 0.5  # share of the asked that must return an acceptable update
-    patience: int = 0  # how many rounds in a row may miss the quorum and change nothing, before the run ends
-    evaluate_every: int = 0  # rounds between evaluations; 0: only after the last
+    quorum: Annotated[float, within("(0, 1]")] = 0.5  # share of the asked that must return an acceptable update
+    patience: NonNegativeInt = 0  # how many rounds in a row may miss the quorum and change nothing, before the run ends
+    evaluate_every: NonNegativeInt = 0  # rounds between evaluations; 0: only after the last
     label: str = ""  # how tables call it
     server: ServerStep = field(default_factory=ServerStep)  # how far the server goes towards the merged model
 
@@ -46,26 +45,24 @@ class Stage(StageOptions):
     aggregation: Aggregation = field(default_factory=Mean)  # how their vectors become one
 
     def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise ConfigError(f"stage {self.name}: {error}") from error
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):  # it becomes the name of files
             raise ConfigError(
                 f"stage {self.name!r}: a name begins with a letter or digit, goes on with these, '.', '_' and '-', and "
                 "has no more than 100 characters"
             )
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            raise ConfigError(f"stage {self.name}: rounds is {self.rounds}, it must be from 1 to {MOST_ROUNDS:,}")
         if self.clients not in get_args(Side):
             raise ConfigError(f"stage {self.name}: clients is {self.clients!r}; there are {', '.join(get_args(Side))}")
         self._check_selection()
         self._check_aggregation()
-        if not 0 < self.quorum <= 1:
-            raise ConfigError(f"stage {self.name}: quorum is {self.quorum}, it must be in (0, 1]")
-        if not 0 <= self.patience < self.rounds:
+        if self.patience >= self.rounds:
             raise ConfigError(
-                f"stage {self.name}: patience is {self.patience}, it must not be negative and must be less than rounds "
-                f"({self.rounds}); otherwise the stage could end without a single update"
+                f"stage {self.name}: patience is {self.patience}, it must be less than rounds ({self.rounds}); "
+                "otherwise the stage could end without a single update"
             )
-        if self.evaluate_every < 0:
-            raise ConfigError(f"stage {self.name}: evaluate_every is {self.evaluate_every}, it must not be negative")
         if not self.algorithm.federated and self.server != ServerStep():
             raise ConfigError(
                 f"stage {self.name}: server steps go with federated stages; {self.algorithm.name} is none"

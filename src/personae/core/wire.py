@@ -14,9 +14,23 @@ from torch import Tensor
 from personae.core.layout import Layout
 from personae.core.message import Message, Record, alternatives
 from personae.core.payload import Arrays, NetworkVector, Payload, Scalar
+from personae.files import Bytes
 
 RecordT = TypeVar("RecordT", bound=Record)
 _NUMBERS = "numbers"  # the metadata key that holds everything that is no array
+_TYPES = {  # what safetensors calls them, in the order in which a file has arrays
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ORDER = [*_TYPES]
 
 
 @dataclass(frozen=True)
@@ -57,12 +71,26 @@ def decode(kind: type[RecordT], packet: Packet, layout: Layout, *, whole: bool =
 
 
 def to_bytes(packet: Packet) -> bytes:
-    # Each array gets memory of its own: the format has no room for two that share theirs.
-    arrays = {
-        name: array.detach().cpu().clone(memory_format=torch.contiguous_format) for name, array in packet.arrays.items()
-    }
-    content: bytes = safetensors.torch.save(arrays, metadata={_NUMBERS: json.dumps(packet.scalars)})
-    return content
+    return b"".join(pieces(packet))
+
+
+def pieces(packet: Packet) -> list[Bytes]:
+    """The bytes of a packet, one after the other: a header, and the memory of the arrays themselves.
+
+    They are what `safetensors.torch.save` gives, which copies a model three times. Whoever gets them writes them before
+    an array changes.
+    """
+    arrays = {name: array.detach().cpu().contiguous() for name, array in packet.arrays.items()}
+    header: dict[str, Any] = {"__metadata__": {_NUMBERS: json.dumps(packet.scalars)}}
+    found, place = list[Bytes](), 0
+    for name in sorted(arrays, key=lambda name: (_ORDER.index(arrays[name].dtype), name)):
+        array, begin = arrays[name], place
+        place += array.nbytes
+        header[name] = {"dtype": _TYPES[array.dtype], "shape": [*array.shape], "data_offsets": [begin, place]}
+        found.append(array.flatten().view(torch.uint8).numpy().data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *found]
 
 
 def from_bytes(content: bytes, *, longest_header: int | None = None) -> Packet:

@@ -25,6 +25,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from personae.deployment.gate import ALIVE, ANSWER, ENTER, LEAVE, NEXT, NUMBER, SESSION
 from personae.deployment.signature import Signer
+from personae.files import Bytes
 from personae.runtime.post import unpacked
 
 BEAT = 10.0  # seconds between two signs of life
@@ -46,7 +47,7 @@ class Asked:
 
     number: str
     told: bytes
-    frame: bytes
+    frame: Bytes
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Connection:
             return None
         try:
             head, (told, frame) = unpacked(reply.content)
-            return Asked(str(head["number"]), bytes(told), bytes(frame))
+            return Asked(str(head["number"]), bytes(told), frame)
         except (ValueError, KeyError) as error:
             raise Disconnected("the server sent what is no request") from error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from personae.core.backbone import Backbone
 from personae.core.message import Message
 from personae.deployment.job import Job
+from personae.files import Bytes
 from personae.runtime import frames
 from personae.runtime.federation import Federation
 from personae.runtime.host import ClientHost
@@ -57,7 +58,7 @@ class Desk:
             with self._workshop.turn:
                 self._at_work, self._told = _AtWork(Job.parse(told), self._open), told
 
-    def answer(self, told: bytes, content: bytes) -> bytes:
+    def answer(self, told: bytes, content: Bytes) -> bytes:
         try:
             self.open(told)
             assert self._at_work is not None
@@ -74,7 +75,7 @@ class _AtWork:
         self._job, self._coding = job, job.coder()
         self._host = open_host(job)
 
-    def answer(self, content: bytes, notify: Callable[[str], None]) -> bytes:
+    def answer(self, content: Bytes, notify: Callable[[str], None]) -> bytes:
         host, coding = self._host, self._coding
         request = frames.to_request(content, host.federation, host.backbone.layout, coding)
         notify(str(request))

@@ -23,8 +23,9 @@ from personae.deployment.desk import Desk, Workshop
 from personae.deployment.gate import KNOWN
 from personae.deployment.job import Job
 from personae.deployment.own_host import OwnHost
+from personae.deployment.places import require_faces
 from personae.deployment.signature import UNKNOWN, signed
-from personae.errors import ConfigError, DataError, PersonaeError
+from personae.errors import ConfigError, PersonaeError
 from personae.experiment.config import Experiment
 from personae.experiment.execution import Execution
 from personae.experiment.faces import own_faces, public_faces, public_source
@@ -137,8 +138,7 @@ def join(server: str, member: Member, certs: Path, connections: list[Connection]
     `connections` gets the present one, for whoever wants to end it from another thread.
     """
     host, port = _address(server)
-    if not member.data.exists():
-        raise DataError(f"{member.data}: there are no faces here; give a folder with one folder per identity, or a zip")
+    require_faces(member.data)
     member.shared_secret()
     authority, key = needed(certs, "ca.crt", "key")
     private_key(key)  # whether it is one
@@ -192,24 +192,6 @@ def join_all(server: str, members: Mapping[str, tuple[Member, Path]]) -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(Connection.leave, [one for each in connections.values() for one in each]))
     raise next(iter(ended.values()))
-
-
-def members_in(certs: Path, data: Path, home: Path) -> dict[str, tuple[Path, Path, Path]]:
-    """Client -> its keys, faces and home, in folders with an entry for each, as `certs` and `deal` write them."""
-    names = sorted(path.parent.name for path in certs.glob("*/key"))
-    if not names:
-        raise ConfigError(f"{certs}: no folder here has the key of a client; make them with personae certs")
-    found = {name: _faces_of(name, data) for name in names}
-    if missing := [name for name, path in found.items() if path is None]:
-        raise DataError(f"{data}: nothing here is called {missing[0]}, whose key is in {certs}; take that folder out")
-    return {name: (certs / name, path, home / name) for name, path in found.items() if path is not None}
-
-
-def _faces_of(name: str, data: Path) -> Path | None:
-    """A folder of this name, or a file with any suffix."""
-    if (data / name).exists():
-        return data / name
-    return next(iter(sorted(path for path in data.glob("*") if path.stem == name)), None)
 
 
 def _trust(authority: Path) -> ssl.SSLContext:

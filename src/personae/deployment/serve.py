@@ -29,9 +29,10 @@ from personae.deployment.processes import end_leftovers, environment, free_port,
 from personae.errors import ConfigError, DataError, Diverged, Interrupted, PersonaeError, QuorumLost
 from personae.experiment.config import Experiment, still_without
 from personae.experiment.forgotten import absent, forgotten_in
-from personae.experiment.rundir import RunDirectory, has_begun
+from personae.experiment.rundir import RunDirectory
 from personae.experiment.rundir import environment as surroundings
 from personae.experiment.section import SYNTHETIC
+from personae.experiment.taken import has_begun
 from personae.files import hold, lock, private_folder, write_text
 from personae.progress import unheard
 from personae.report.watching import Standing, place, time_left

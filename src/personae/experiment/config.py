@@ -170,6 +170,8 @@ def parse_experiment(raw: Mapping[str, Any], origin: str, *, trusted: bool = Tru
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(f"{origin}: {explain(error, Experiment, within=raw)}") from error
+    except ConfigError as error:  # sections that say so themselves
+        raise ConfigError(f"{origin}: {error}") from error
     if not trusted:
         refuse_references(experiment, origin)
     try:

@@ -142,7 +142,11 @@ class OwnRun:
     # ------------------------------------------------------------------------------------------ what the server sent
 
     def receive(self, request: Request) -> None:
-        """Keep what came with a request. What is sent to train in a round is the model after the round before it."""
+        """Keep what came with a request. What is sent to train in a round is the model after the round before it.
+
+        Only the last model of a stage is waited for until it is on the disk. Another one comes soon, or again after the
+        machine has failed: it is damaged then at worst, which shows.
+        """
         if request.task not in (TRAIN, EVALUATE):
             return
         after = request.round - (request.task == TRAIN)
@@ -151,12 +155,18 @@ class OwnRun:
         elif self._counts_already(request.stage, after):
             return
         of = {"run": self.folder.name, "stage": request.stage, "round": after, "client": asdict(request.client)}
-        write_bytes(self._received(request.stage), sealed(wire.encode(request.down), of), private=True)
+        last = after == self.stage(request.stage).rounds
+        content = sealed(wire.encode(request.down), of)
+        write_bytes(self._received(request.stage), *content, durable=last, private=True)
 
     def _counts_already(self, stage: str, after: int) -> bool:
         """Whether the model that counts after this round is here: with a mean over rounds, it is not sent to train."""
-        averaged = self.stage(stage).server.average != "none" and self._received(stage).is_file()
-        return averaged and self.last_request(stage).round == after
+        if self.stage(stage).server.average == "none" or not self._received(stage).is_file():
+            return False
+        try:
+            return self.last_request(stage).round == after
+        except DataError:  # it is damaged, and replaced
+            return False
 
     def last_request(self, stage: str) -> Request:
         """To evaluate the model that came last, as it was or would have been asked for."""

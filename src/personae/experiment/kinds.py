@@ -1,8 +1,9 @@
-"""Whether the values of an experiment are of the right kinds, told from the text of the classes that they are for.
+"""Whether an experiment's values are of the right kinds and within bounds, told from the text of their classes.
 
-A misspelt key and a value of the wrong kind are told here, before other mistakes, without importing the algorithms and
-with them PyTorch, which takes seconds. Classes with the same fields are made and checked as the whole check does it
-(`experiment/config.py`), which comes afterwards: what cannot be read from text is left to it.
+A misspelt key, a value of the wrong kind and one beyond its bounds are told here, before other mistakes, without
+importing the algorithms and with them PyTorch, which takes seconds. Classes with the same fields are made and checked
+as the whole check does it (`experiment/config.py`), which comes afterwards: what cannot be read from text is left to
+it.
 """
 
 import ast
@@ -10,18 +11,26 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
+from personae.core import bounds
+from personae.core.bounds import Bounded
 from personae.core.registry import is_reference
 from personae.errors import ConfigError
 from personae.experiment.explain import called, explain, nearest
 from personae.experiment.section import Section
+from personae.models import Network
 from personae.written import Class, Expression, Register, meaning, register
 
-PLAIN: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "Any": Any}
+PLAIN: Mapping[str, Any] = {
+    **{"int": int, "float": float, "str": str, "bool": bool, "Any": Any},
+    **{name: getattr(bounds, name) for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")},
+}
+LIGHT = ("personae.data.partition", "personae.models.network")  # modules that need no PyTorch: their classes are used
 REGISTERS = {
     "algorithm": ("personae.algorithms", "AVAILABLE"),
     "terms": ("personae.parts.terms", "TERMS"),
@@ -37,9 +46,12 @@ def refuse_wrong_kinds(raw: Mapping[str, Any], origin: str) -> None:
     """Refuse keys that there are not, and values of the wrong kind, as far as classes can be read."""
     whole = shape_of(experiment())
     try:
-        TypeAdapter(whole).validate_python(raw)
+        checked = TypeAdapter(whole).validate_python(raw)
+        (checked.network or Network()).check()
     except ValidationError as error:
         raise ConfigError(f"{origin}: {explain(error, whole, within=raw)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
     for stage in raw.get("stages", ()):
         for place, part, table in _chosen(stage):
             if problem := _problem(place, part, table):
@@ -73,7 +85,7 @@ def shape_of(kind: Class, within: tuple[str, ...] = ()) -> Any:
         return create_model(kind.text.name, __base__=Section, **dict[str, Any](fields))
     listed = [(name, type_, dataclasses.field(default=field)) for name, (type_, field) in fields.items()]
     strict = {"__pydantic_config__": {"extra": "forbid"}}
-    return dataclasses.make_dataclass(kind.text.name, listed, kw_only=True, namespace=strict)
+    return dataclasses.make_dataclass(kind.text.name, listed, bases=(Bounded,), kw_only=True, namespace=strict)
 
 
 def _field(default: Expression | None) -> Any:
@@ -149,13 +161,26 @@ def _type(hint: Expression, within: tuple[str, ...]) -> Any:
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[each, ast.Constant(value=value)])):
             if value is ...:
                 return tuple[of(each), ...]  # type: ignore[misc]
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[each, *more])):
+            return Annotated[of(each), *map(_bound, more)]
         case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, each])):
             return dict[of(key), of(each)]  # type: ignore[misc]
     raise LookupError(ast.unparse(hint.text))
 
 
+def _bound(said: ast.expr) -> bounds.Bound:
+    """What stands beside the type in an annotation, such as `within("(0, 1]")`."""
+    match said:
+        case ast.Call(func=ast.Name(id=name), args=given) if hasattr(bounds, name):
+            bound: bounds.Bound = getattr(bounds, name)(*map(ast.literal_eval, given))
+            return bound
+    raise LookupError(ast.unparse(said))
+
+
 def _named(hint: Expression, within: tuple[str, ...]) -> Any:
     match meaning(hint):
+        case Class(module=module, text=text) if module in LIGHT:
+            return getattr(import_module(module), text.name)
         case Class() as kind if (kind.is_model or kind.is_dataclass) and kind.text.name not in within:
             return shape_of(kind, within)
         case Expression() as alias:

@@ -13,7 +13,7 @@ from personae.errors import ConfigError, DataError
 from personae.experiment.explain import explain, nearest
 from personae.experiment.home import RUNS, is_home
 from personae.experiment.retention import KINDS, SCHEDULE, Kind, Retention, duration
-from personae.experiment.rundir import LOCK
+from personae.experiment.taken import LOCK
 from personae.files import from_json, hold
 from personae.privacy.audit.finding import FILE as AUDIT
 

@@ -24,35 +24,17 @@ from personae.core.layer import described
 from personae.core.stage import Recipe, Stage, predecessors
 from personae.errors import ConfigError, DataError, PersonaeError
 from personae.experiment.explain import called
-from personae.experiment.retention import SCHEDULE
+from personae.experiment.taken import AUDIT, LOCK, has_begun, refuse_taken
 from personae.files import hold, private_folder, read_json, replacing, resumable, sweep, write_text
 from personae.privacy.disclosure import descriptions, leaves
 from personae.progress import Notify, unheard
-from personae.runtime.checkpoint import LATEST
 from personae.runtime.engine import Result
-from personae.runtime.excluded import EXCLUDED
 from personae.runtime.problems import PROBLEMS
-from personae.runtime.recording import FOLDER as AUDIT
 from personae.runtime.store import mark_run
 from personae.version import version
 
 RECORDS = get_args(RecordName)
-LOCK = ".lock"
 VERSIONS = ("personae", "python", "torch", "numpy")  # of the environment: what figures may depend on
-OWN = {  # what a run puts into its folder before it has completed a round
-    *(
-        "config.json",
-        "environment.json",
-        "summary.json",
-        "metrics.jsonl",
-        "ledger.jsonl",
-        "timing.jsonl",
-        EXCLUDED,
-        SCHEDULE,
-        LOCK,
-    ),
-    *("checkpoints", "private", "models", "evaluation", "public", "scratch", "tracking", AUDIT),
-}
 
 
 class RunDirectory:
@@ -102,11 +84,11 @@ class RunDirectory:
 
         `also`: what such a run leaves here besides.
         """
-        _refuse_taken(path, also)  # and leave no lock in a folder that is none of ours
+        refuse_taken(path, also)  # and leave no lock in a folder that is none of ours
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
         try:
-            _refuse_taken(path, also)  # another process may have been faster, and be done
+            refuse_taken(path, also)  # another process may have been faster, and be done
         except ConfigError:
             run.close()
             raise
@@ -230,29 +212,6 @@ class RunDirectory:
 def _checksum(record: str) -> str:
     """What a position calls the checksum of a record."""
     return f"{record}/crc32"
-
-
-def has_begun(path: Path) -> bool:
-    """Whether a run here has completed a round, or has a report though somebody has removed its checkpoints."""
-    return (path / "checkpoints" / LATEST).exists() or (path / "report.html").exists()
-
-
-def is_taken(path: Path, also: AbstractSet[str] = frozenset()) -> bool:
-    """Whether there is anything in this folder that a new run must not remove."""
-    own = OWN | also
-    return has_begun(path) or (path.exists() and not all(_is_own(entry.name, own) for entry in path.iterdir()))
-
-
-def _refuse_taken(path: Path, also: AbstractSet[str]) -> None:
-    if is_taken(path, also):
-        raise ConfigError(
-            f"{path}: the folder is not empty; resume that run (--resume, in Python resume=True), or "
-            "choose another folder"
-        )
-
-
-def _is_own(name: str, own: AbstractSet[str]) -> bool:
-    return name in own or (name.startswith(".") and name.endswith(".tmp"))  # the latter as in files.py
 
 
 def environment(device: str, workers: int, acceleration: Acceleration) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from personae.experiment.retention import SCHEDULE
-from personae.experiment.rundir import LOCK, OWN
+from personae.experiment.taken import LOCK, OWN
 from personae.files import hold
 from personae.privacy.audit.finding import FILE as AUDIT
 from personae.privacy.forgotten_log import LOG, ForgottenEntry, append

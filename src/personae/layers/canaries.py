@@ -10,13 +10,14 @@ visible one client is in the end, and a single run says it for all of them. `per
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, ClientInfo, Reply, Server
+from personae.core.bounds import above, at_least
 from personae.core.layer import Layer, Layered, described, layers_of, recast
 from personae.core.message import Message, ServerState
 from personae.core.payload import ModelState
@@ -29,13 +30,10 @@ class Canaries(Layer):
 
     name: ClassVar[str] = "canaries"
 
-    count: int = 32  # of made-up clients; each takes part in every round
-    norm: float = 1.0  # how long each of their updates is: the bound of clients, where these have one
+    count: Annotated[int, at_least(2)] = 32  # of made-up clients; each takes part in every round
+    # how long each of their updates is: the bound of clients, where these have one
+    norm: Annotated[float, above(0)] = 1.0
     seed: int = 0  # of the directions
-
-    def __post_init__(self) -> None:
-        if self.count < 2 or not self.norm > 0:
-            raise ValueError("count must be at least 2, and norm positive")
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         if any(layer.hides_single_updates for layer in layers_of(algorithm)):

@@ -71,6 +71,7 @@ class Carry(Layer):
     batch_norm_sent: bool = False  # whether that is sent all the same, for newcomers and for the server's benchmarks
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch_norm_sent and self.batch_norm == "shared":
             raise ValueError('batch_norm_sent goes with batch_norm = "statistics" or "all"; what is shared is sent')
 

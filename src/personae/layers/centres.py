@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
+from personae.core.bounds import PositiveFloat, PositiveInt
 from personae.core.layer import Layer, Layered, described, exchanged, extended, recast
 from personae.core.mechanism import Mechanism
 from personae.core.message import Broadcast, LocalState, Message, ServerState
@@ -66,15 +67,9 @@ class Centres(Layer):
 
     name: ClassVar[str] = "centres"
 
-    clusters: int  # k: how many centres a client sends at most
-    multiplier: float  # z: the standard deviation of the noise on a sum of vectors of length one
+    clusters: PositiveInt  # k: how many centres a client sends at most
+    multiplier: PositiveFloat  # z: the standard deviation of the noise on a sum of vectors of length one
     randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise ValueError(f"clusters is {self.clusters}, it must be at least 1")
-        if not 0 < self.multiplier < math.inf:
-            raise ValueError(f"multiplier is {self.multiplier}, it must be positive and finite")
 
     @property
     def mechanism(self) -> Mechanism:

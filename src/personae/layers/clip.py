@@ -10,12 +10,13 @@ its firewall and `clip` before a rule.
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client
+from personae.core.bounds import above
 from personae.core.layer import Layer, Layered, described
 from personae.core.message import Broadcast, LocalState, Message
 from personae.core.payload import Gradient, NetworkVector, Payload, Scalars
@@ -36,11 +37,7 @@ class Clip(Layer):
     name: ClassVar[str] = "clip"
     figures: ClassVar[tuple[str, ...]] = (FIGURE,)
 
-    norm: float  # the longest update that leaves a client
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:
-            raise ValueError(f"norm is {self.norm}, it must be positive")
+    norm: Annotated[float, above(0)]  # the longest update that leaves a client
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         if not any(issubclass(kind, NetworkVector) for kind in algorithm.types.up.kinds().values()):

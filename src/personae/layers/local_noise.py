@@ -9,7 +9,6 @@ Whoever sees means or sums alone, as the server does under `secret-sum`, meets t
 do. With `people` the bound is on what each person of a client contributes (layers/people.py), and so is the noise.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,6 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client, Reply, Server, Types
+from personae.core.bounds import PositiveFloat, PositiveInt
 from personae.core.layer import Layer, Layered, extended, recast
 from personae.core.mechanism import Mechanism
 from personae.core.message import Broadcast, LocalState, Message, ServerState
@@ -46,17 +46,11 @@ class LocalNoise(Layer):
     name: ClassVar[str] = "local-noise"
     noisy: ClassVar[bool] = True
 
-    norm: float  # C: the longest update before noise
-    multiplier: float  # z: the standard deviation of the noise of one client, over the bound
+    norm: PositiveFloat  # C: the longest update before noise
+    multiplier: PositiveFloat  # z: the standard deviation of the noise of one client, over the bound
     people: People | None = None  # if given, each person of a client is hidden, such as { expected = 4 }
-    pooling: int = 1  # how many clients may tell others their own noise, which then hides nobody in a sum
+    pooling: PositiveInt = 1  # how many clients may tell others their own noise, which then hides nobody in a sum
     randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
-
-    def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf or not 0 < self.multiplier < math.inf:
-            raise ValueError("norm and multiplier must be positive and finite")
-        if self.pooling < 1:
-            raise ValueError(f"pooling is {self.pooling}, and every client knows its own noise: it must be at least 1")
 
     @property
     def needs_public(self) -> bool:

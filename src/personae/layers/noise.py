@@ -17,13 +17,14 @@ it takes to hide a person. The server cannot see whether a client keeps to such 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from personae.core.aggregation import Aggregation, Vectors, Workbench
 from personae.core.algorithm import Aggregates, AnyAlgorithm, Client, ClientInfo, Reply, Server, Types
+from personae.core.bounds import PositiveFloat, within
 from personae.core.layer import Layer, Layered, extended, recast
 from personae.core.layout import Layout
 from personae.core.mechanism import Mechanism
@@ -90,20 +91,16 @@ class Noise(Layer):
     name: ClassVar[str] = "noise"
     judges_alone: ClassVar[bool] = True
 
-    norm: float  # C: the longest update that leaves a client; with a quantile, the first such bound
-    multiplier: float  # z: the standard deviation of the noise on the sum of updates, over the bound
-    quantile: float | None = None  # if given, the bound follows the length that this share of updates keeps to
-    rate: float = 0.2  # how fast it does
+    norm: PositiveFloat  # C: the longest update that leaves a client; with a quantile, the first such bound
+    multiplier: PositiveFloat  # z: the standard deviation of the noise on the sum of updates, over the bound
+    # if given, the bound follows the length that this share of updates keeps to
+    quantile: Annotated[float, within("(0, 1)")] | None = None
+    rate: PositiveFloat = 0.2  # how fast it does
     people: People | None = None  # if given, each person of a client is hidden, such as { expected = 4 }
     randomness: Randomness = "secret"  # seed: somebody who knows the seed can compute the noise and subtract it
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < math.inf or not 0 < self.multiplier < math.inf:
-            raise ValueError("norm and multiplier must be positive and finite")
-        if self.quantile is not None and not 0 < self.quantile < 1:
-            raise ValueError(f"quantile is {self.quantile}, it must be in (0, 1)")
-        if not 0 < self.rate < math.inf:
-            raise ValueError(f"rate is {self.rate}, it must be positive")
+        super().__post_init__()
         if self.people is not None and self.quantile is not None:
             raise ValueError("a bound on people cannot follow a quantile: a client's bit speaks of all its people")
 

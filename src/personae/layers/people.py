@@ -12,12 +12,13 @@ with a client is left as the stage began with it.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Carried, Client
+from personae.core.bounds import Bounded, PositiveInt, within
 from personae.core.layer import Layered, described, innermost
 from personae.core.message import Broadcast, LocalState
 from personae.core.payload import NetworkVector
@@ -36,19 +37,15 @@ class Keyed(LocalState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class People:
+class People(Bounded):
     """Every person of a client is hidden, and not the client as a whole. It takes public faces and labels."""
 
-    expected: int  # n: how many people a client is taken to have; its sum is divided by it, however many there are
-    share: float = 1.0  # q: the probability with which a person is drawn for a round; noise counts for more below 1
-    beside: int = 8  # how many public people each person is told apart from in a round
+    # n: how many people a client is taken to have; its sum is divided by it, however many there are
+    expected: PositiveInt
+    # q: the probability with which a person is drawn for a round; noise counts for more below 1
+    share: Annotated[float, within("(0, 1]")] = 1.0
+    beside: PositiveInt = 8  # how many public people each person is told apart from in a round
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if self.expected < 1 or self.beside < 1:
-            raise ValueError("expected and beside must be at least 1")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, it must be in (0, 1]")
 
     def check(self, layer: str, algorithm: AnyAlgorithm) -> None:
         refused = f"layer {layer} cannot hide single people"

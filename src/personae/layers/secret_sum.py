@@ -20,13 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client, ClientInfo, Question, Reply, Server, Types
+from personae.core.bounds import at_least, within
 from personae.core.layer import Layer, Layered, described, exchanged, extended, innermost, recast
 from personae.core.message import Broadcast, LocalState, Message, ServerState, alternatives
 from personae.core.payload import Count, NetworkVector, Payload, PublicEmbeddings, Scalars
@@ -133,15 +134,14 @@ class SecretSum(Layer):
     name: ClassVar[str] = "secret-sum"
     hides_single_updates: ClassVar[bool] = True
 
-    threshold: float = 2 / 3  # the share of clients, and of a client's neighbourhood, that must stay; more than half
-    least: int = 3  # the fewest clients that a sum may be of
+    # the share of clients, and of a client's neighbourhood, that must stay; more than half
+    threshold: Annotated[float, within("(0.5, 1]")] = 2 / 3
+    # the fewest clients that a sum may be of
+    least: Annotated[int, at_least(3, "of a sum of two, either client can tell the other's part")] = 3
     neighbours: int = 0  # how many others a client has masks in common with, an even number; 0: all others
 
     def __post_init__(self) -> None:
-        if not 0.5 < self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}, it must be more than 0.5 and at most 1")
-        if self.least < 3:
-            raise ValueError(f"least is {self.least}; of a sum of two, either client can tell the other's part")
+        super().__post_init__()
         if self.neighbours % 2 or self.neighbours < 0:
             raise ValueError(f"neighbours is {self.neighbours}, it must be even and not negative")
 

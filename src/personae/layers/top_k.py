@@ -11,11 +11,12 @@ Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from personae.core.algorithm import AnyAlgorithm, Client, Types
+from personae.core.bounds import within
 from personae.core.layer import Layer, Layered, described, extended, layers_of, recast
 from personae.core.message import Broadcast, LocalState, Message
 from personae.core.payload import Gradient, NetworkVector
@@ -38,11 +39,7 @@ class TopK(Layer):
 
     name: ClassVar[str] = "top-k"
 
-    share: float = 0.01  # of the weights of the model, those that leave in a round
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, it must be above 0 and at most 1")
+    share: Annotated[float, within("(0, 1]")] = 0.01  # of the weights of the model, those that leave in a round
 
     def check(self, algorithm: AnyAlgorithm) -> None:
         kind = algorithm.types.up.kinds().get("model")

@@ -1,17 +1,19 @@
-"""The choice of a backbone, as plain values from which any process builds the same one."""
+"""The choice of a backbone, as plain values from which any process builds the same one.
+
+PyTorch, which takes seconds to import, is imported by those who build one.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
-
-import torch
-from torch import nn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from personae.errors import ConfigError
-from personae.models import iresnet, mbf, mobilefacenet, small, sphere
-from personae.models.norms import regrouped
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 REDUCTION = 16
 """Every backbone halves the image four times, rounding up: 112 rows become 7."""
@@ -21,11 +23,28 @@ MINIMUM_SIDE = 2 * REDUCTION
 
 
 class Architecture(NamedTuple):
-    """A family of networks: its modules, for an embedding size and a last map, and how random weights are drawn."""
+    """A family of networks: a class of `nn.Module`, and what it is made with besides an embedding size and a last map.
 
-    layout: Callable[..., nn.Module]
-    initialise: Callable[[nn.Conv2d | nn.Linear, torch.Generator], None]
+    The file beside this one that has the class has `initialise`, too, which draws random weights of a layer.
+    """
+
+    file: str
+    kind: str
     last_norm: str | None  # its BatchNorm after the last layer; None where it has no BatchNorm at all
+    settings: Mapping[str, Any] = {}
+
+    def layout(self, embedding: int, height: int, width: int) -> "nn.Module":
+        """Its modules, for a last map of this height and width."""
+        modules: nn.Module = self._of_file(self.kind)(embedding, height, width, **self.settings)
+        return modules
+
+    @property
+    def initialise(self) -> "Callable[[nn.Conv2d | nn.Linear, torch.Generator], None]":
+        found: Callable[[nn.Conv2d | nn.Linear, torch.Generator], None] = self._of_file("initialise")
+        return found
+
+    def _of_file(self, name: str) -> Any:
+        return getattr(import_module(f"personae.models.{self.file}"), name)
 
     @property
     def norms(self) -> tuple[str, ...]:
@@ -34,15 +53,15 @@ class Architecture(NamedTuple):
 
 
 NETWORKS: Mapping[str, Architecture] = {
-    "small": Architecture(small.Small, small.initialise, "features"),
-    "sphere20": Architecture(partial(sphere.Sphere, blocks=(1, 2, 4, 1)), sphere.initialise, None),
-    "sphere64": Architecture(partial(sphere.Sphere, blocks=(3, 8, 16, 3)), sphere.initialise, None),
-    "iresnet18": Architecture(partial(iresnet.IResNet, blocks=(2, 2, 2, 2)), iresnet.initialise, "features"),
-    "iresnet34": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 6, 3)), iresnet.initialise, "features"),
-    "iresnet50": Architecture(partial(iresnet.IResNet, blocks=(3, 4, 14, 3)), iresnet.initialise, "features"),
-    "iresnet100": Architecture(partial(iresnet.IResNet, blocks=(3, 13, 30, 3)), iresnet.initialise, "features"),
-    "mobilefacenet": Architecture(mobilefacenet.MobileFaceNet, mobilefacenet.initialise, "last_bn"),
-    "mbf": Architecture(mbf.MBF, mbf.initialise, "features.layers.3"),
+    "small": Architecture("small", "Small", "features"),
+    "sphere20": Architecture("sphere", "Sphere", None, {"blocks": (1, 2, 4, 1)}),
+    "sphere64": Architecture("sphere", "Sphere", None, {"blocks": (3, 8, 16, 3)}),
+    "iresnet18": Architecture("iresnet", "IResNet", "features", {"blocks": (2, 2, 2, 2)}),
+    "iresnet34": Architecture("iresnet", "IResNet", "features", {"blocks": (3, 4, 6, 3)}),
+    "iresnet50": Architecture("iresnet", "IResNet", "features", {"blocks": (3, 4, 14, 3)}),
+    "iresnet100": Architecture("iresnet", "IResNet", "features", {"blocks": (3, 13, 30, 3)}),
+    "mobilefacenet": Architecture("mobilefacenet", "MobileFaceNet", "last_bn"),
+    "mbf": Architecture("mbf", "MBF", "features.layers.3"),
 }
 
 
@@ -63,11 +82,14 @@ class Network:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
-    def build(self, generator: torch.Generator | None = None) -> nn.Module:
+    def build(self, generator: "torch.Generator | None" = None) -> "nn.Module":
         """A network with random weights drawn from `generator` alone (from seed 0 without one).
 
         The global random state is neither read nor advanced, so building is safe in any thread at any time.
         """
+        import torch
+        from torch import nn
+
         module = self.layout().to_empty(device="cpu")
         source = torch.Generator().manual_seed(0) if generator is None else generator
         for layer in module.modules():
@@ -77,8 +99,13 @@ class Network:
                 layer.reset_parameters()  # to constants
         return module
 
-    def layout(self) -> nn.Module:
+    def layout(self) -> "nn.Module":
         """The modules alone, without memory for their weights (on the device "meta"): names, shapes and counts."""
+        import torch
+        from torch import nn
+
+        from personae.models.norms import regrouped
+
         self.check()
         last_map = (-(-self.height // REDUCTION), -(-self.width // REDUCTION))
         architecture = NETWORKS[self.name]

@@ -1,10 +1,12 @@
 """Batches of images in plain torch: from bytes to what a network takes, with random variation on the way."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from personae.core.bounds import Bounded, NonNegativeInt, within
 
 VARIATION = 7
 """Numbers that say how one image varies: mirrored or not, moves along rows and columns, three slopes, brightness."""
@@ -16,17 +18,14 @@ def normalise(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(Bounded):
     """Random variation of a training batch: numbers are drawn on the CPU, so that every device sees the same."""
 
     flip: bool = True  # every other image, by chance, is its mirror image
-    shift: int = 2  # crop: pixels by which an image moves at most in each direction; its border is repeated
-    colour: float = 0.1  # brightness, contrast and the strength of each channel change by up to this share
+    shift: NonNegativeInt = 2  # crop: pixels by which an image moves at most in each direction; its border is repeated
+    # brightness, contrast and the strength of each channel change by up to this share
+    colour: Annotated[float, within("[0, 1)")] = 0.1
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if self.shift < 0 or not 0 <= self.colour < 1:
-            raise ValueError("shift must not be negative, and colour must be in [0, 1)")
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """How each of `count` images varies, float32 [count, VARIATION]."""

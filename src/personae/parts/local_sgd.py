@@ -4,20 +4,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from personae.core.algorithm import Client
 from personae.core.backbone import Backbone
+from personae.core.bounds import PositiveFloat, PositiveInt, within
 from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
 from personae.parts.batch_norm import batch_norms, training_mode
 from personae.parts.batches import Loss, even_batches, full_batches
 from personae.parts.graphs import Inputs, program_for
-from personae.parts.sgd_step import Descent, SGDStep, require_positive
+from personae.parts.sgd_step import Descent, SGDStep
 from personae.words import counted
 
 CHECK_EVERY = 16  # steps between looks at the loss: on a GPU each look waits for the device
@@ -41,29 +42,26 @@ class Fit:
 class LocalSGD(Descent):
     """Stochastic gradient descent with momentum and weight decay, for a budget of epochs or of iterations."""
 
-    batch_size: int = 32  # images in a step
+    batch_size: PositiveInt = 32  # images in a step
     # even: the batches of an epoch are as equal as can be, and none is larger than batch_size. full: all have that
     # size, and an epoch runs over into the next; a GPU then chooses its kernels and captures its graph only once.
     batches: Literal["even", "full"] = "even"
-    epochs: float | None = None  # passes over the data; 1 if no budget is given
-    iterations: int | None = None  # steps, whatever the size of the data
+    epochs: PositiveFloat | None = None  # passes over the data; 1 if no budget is given
+    iterations: PositiveInt | None = None  # steps, whatever the size of the data
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"  # how the rate goes on after warmup
     # What one schedule spans: a client's round, or all rounds of the stage, each of which is an equal part of it. Where
     # the server trains, it spans the stage.
     span: Literal["round", "stage"] = "round"
-    warmup: float = 0.0  # share of the schedule in which the rate rises from zero
+    warmup: Annotated[float, within("[0, 1)")] = 0.0  # share of the schedule in which the rate rises from zero
     milestones: tuple[float, ...] = (0.5, 0.75)  # step: shares of the schedule at which the rate falls
-    decay: float = 0.1  # step: what the rate is multiplied by there
+    decay: Annotated[float, within("(0, 1]")] = 0.1  # step: what the rate is multiplied by there
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "batch_size", "epochs", "iterations")
         if self.epochs is not None and self.iterations is not None:
             raise ValueError("give a budget in epochs or in iterations, not both")
-        if not 0 <= self.warmup < 1:
-            raise ValueError("warmup must be in [0, 1)")
-        if not all(0 < share < 1 for share in self.milestones) or not 0 < self.decay <= 1:
-            raise ValueError("milestones are shares of the schedule, in (0, 1), and decay is in (0, 1]")
+        if not all(0 < share < 1 for share in self.milestones):
+            raise ValueError("milestones are shares of the schedule, in (0, 1)")
 
     def steps(self, samples: int) -> int:
         """How many steps the budget buys on so many samples."""

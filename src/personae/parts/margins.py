@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from personae.core.bounds import Bounded, NonNegativeFloat, PositiveFloat
+
 
 @dataclass(frozen=True, kw_only=True)
-class Margin:
+class Margin(Bounded):
     """A softmax cross-entropy whose logits keep a margin at the true class.
 
     With x a feature, w_j the embedding of class j, y the label and θ_j the angle between x and w_j:
@@ -31,8 +33,8 @@ class Margin:
     """
 
     kind: Literal["softmax", "cosface", "arcface"] = "cosface"  # no margin, one on the cosine, or one on the angle
-    scale: float = 30.0  # s, what cosines are multiplied by; no part of softmax
-    margin: float = 0.4  # m, a cosine in cosface and an angle in radians in arcface; no part of softmax
+    scale: PositiveFloat = 30.0  # s, what cosines are multiplied by; no part of softmax
+    margin: NonNegativeFloat = 0.4  # m, a cosine in cosface and an angle in radians in arcface; no part of softmax
     straight_through: bool = False  # arcface: the margin is added to the value, but not to the gradient
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -40,10 +42,7 @@ class Margin:
     def __post_init__(self) -> None:
         if self.kind not in ("softmax", "cosface", "arcface"):
             raise ValueError(f"margin.kind = {self.kind!r}: there are softmax, cosface, arcface")
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"margin.scale = {self.scale}: a positive number")
-        if not 0 <= self.margin < math.inf:
-            raise ValueError(f"margin.margin = {self.margin}: zero or a positive number")
+        super().__post_init__()
         if self.kind == "arcface" and self.margin > math.pi / 2:
             raise ValueError(f"margin.margin = {self.margin}: for arcface an angle in radians, at most π/2")
         if self.straight_through and self.kind != "arcface":

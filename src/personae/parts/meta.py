@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from personae.core.backbone import Backbone
+from personae.core.bounds import Bounded, PositiveFloat, PositiveInt, within
 from personae.core.finite import all_finite
 from personae.core.samples import Samples
 from personae.errors import DataError, Diverged
@@ -122,19 +123,20 @@ class MetaFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaSGD:
+class MetaSGD(Bounded):
     """Meta steps: Eq. 1 over and over, over the backbone and the class embeddings alike.
 
     `momentum`, `sampling` and `batch_norm` are choices where the paper leaves something open.
     """
 
     order: Order = "hessian-free"  # of the Hessian: Eq. 3 (hessian-free), none at all (first), or as it is (exact)
-    inner_lr: float = 0.01  # alpha, the rate of the step that adapts
-    lr: float = 0.1  # beta, the rate of the meta step
-    delta: float = 1e-3  # of Eq. 3: how far from w the gradients are whose difference stands for the Hessian
-    momentum: float = 0.0  # of the meta step: none in Eq. 1; the paper's Table IV lists 0.9 for "all" methods
-    batch_size: int = 64  # images in each of D, D' and D''
-    iterations: int = 50  # meta steps of a client in a round
+    inner_lr: PositiveFloat = 0.01  # alpha, the rate of the step that adapts
+    lr: PositiveFloat = 0.1  # beta, the rate of the meta step
+    delta: PositiveFloat = 1e-3  # of Eq. 3: how far from w the gradients are whose difference stands for the Hessian
+    # of the meta step: none in Eq. 1; the paper's Table IV lists 0.9 for "all" methods
+    momentum: Annotated[float, within("[0, 1)")] = 0.0
+    batch_size: PositiveInt = 64  # images in each of D, D' and D''
+    iterations: PositiveInt = 50  # meta steps of a client in a round
     # disjoint: D, D' and D'' are three parts of one shuffled pass over the data and share no image ("different from D"
     # in Algorithm 1); a client with fewer images than three batches gets smaller ones. independent: each of them is
     # drawn from all images.
@@ -146,14 +148,6 @@ class MetaSGD:
     batch_norm: Literal["all", "first", "running", "eval"] = "all"
     augmentation: Augmentation = field(default_factory=Augmentation)  # how images vary at random
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        for name in ("inner_lr", "lr", "delta", "batch_size", "iterations"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}, it must be positive")
-        if not 0 <= self.momentum < 1:
-            raise ValueError("momentum must be in [0, 1)")
 
     def fit(
         self,

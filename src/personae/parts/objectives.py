@@ -1,12 +1,13 @@
 """Objectives beside the margin losses: staying near a model, learning from one, and knowing your own people."""
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from personae.core.bounds import Bounded, NonNegativeFloat, PositiveFloat, within
 
 
 def contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
@@ -30,7 +31,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneVsAll:
+class OneVsAll(Bounded):
     """A binary classifier with a margin for each class: is it this person or anybody else (FedFR, Eq. 6).
 
     For a feature x with label k, classifiers w_j with biases b_j, c_j = cos(x, w_j) and g(z) = 2 ((z + 1) / 2)^t - 1:
@@ -42,17 +43,12 @@ class OneVsAll:
     which does not map [-1, 1] to itself; this is the form of the work that it cites.)
     """
 
-    scale: float = 30.0  # s, what the stretched cosines are multiplied by
-    margin: float = 0.4  # m, between a person and anybody else
-    balance: float = 0.7  # lambda, the weight of the true person; that of all others is 1 - lambda
-    exponent: float = 3.0  # t, how strongly cosines are stretched
+    scale: PositiveFloat = 30.0  # s, what the stretched cosines are multiplied by
+    margin: NonNegativeFloat = 0.4  # m, between a person and anybody else
+    # lambda, the weight of the true person; that of all others is 1 - lambda
+    balance: Annotated[float, within("[0, 1]")] = 0.7
+    exponent: PositiveFloat = 3.0  # t, how strongly cosines are stretched
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale < math.inf or not 0 <= self.margin < math.inf:
-            raise ValueError("scale must be positive and margin must not be negative; both must be finite")
-        if not 0 <= self.balance <= 1 or not 0 < self.exponent < math.inf:
-            raise ValueError("balance must be in [0, 1], and exponent positive and finite")
 
     def loss(self, features: Tensor, rows: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
         """Of features [N, D] under classifiers `rows` [C, D] with biases [C]; labels of C or more are nobody's."""

@@ -1,12 +1,13 @@
 """Public faces in a client's training: which of them, and the class embeddings that they begin with."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from personae.core.algorithm import Client, Server
+from personae.core.bounds import Bounded, within
 from personae.core.embedder import embed
 from personae.core.message import ServerState
 from personae.core.payload import ModelState
@@ -19,18 +20,14 @@ from personae.parts.margins import Margin
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicSampling:
+class PublicSampling(Bounded):
     """Hard negatives: the public faces whose cosine with any of a client's own training faces is above a threshold."""
 
     # t_HN; if left out, the margin of the loss, as a model that was trained with it should keep all others farther
     # away. -1 takes every public face.
-    threshold: float | None = None
+    threshold: Annotated[float, within("[-1, 1]")] | None = None
     screen: Screen = "float32"  # the arithmetic that looks first; it changes the time it takes and not what is chosen
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if self.threshold is not None and not -1 <= self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}, a cosine is in [-1, 1]")
 
     @property
     def takes_all(self) -> bool:

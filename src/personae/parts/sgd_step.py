@@ -1,47 +1,32 @@
 """One step of training by stochastic gradient descent."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from personae.core.backbone import Backbone
+from personae.core.bounds import Bounded, NonNegativeFloat, PositiveFloat, within
 from personae.parts.batches import Batch, Loss
 from personae.parts.graphs import Ending
 from personae.parts.images import Augmentation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
+class Descent(Bounded):
     """Momentum SGD with weight decay: what a single step needs to know."""
 
-    lr: float = 0.05  # the learning rate, or the highest of the schedule
-    head_rate: float = 1.0  # of class embeddings and all else beside the backbone, as a multiple of lr
-    momentum: float = 0.9  # share of the last step that goes on in the next one
-    weight_decay: float = 5e-4  # how strongly all weights are drawn to zero
-    clip_norm: float | None = None  # a longer gradient is shortened to this length
+    lr: PositiveFloat = 0.05  # the learning rate, or the highest of the schedule
+    head_rate: PositiveFloat = 1.0  # of class embeddings and all else beside the backbone, as a multiple of lr
+    momentum: Annotated[float, within("[0, 1)")] = 0.9  # share of the last step that goes on in the next one
+    weight_decay: NonNegativeFloat = 5e-4  # how strongly all weights are drawn to zero
+    clip_norm: PositiveFloat | None = None  # a longer gradient is shortened to this length
     precision: Literal["float32", "bfloat16"] = "float32"  # of the passes through the network; weights are float32
     augmentation: Augmentation = field(default_factory=Augmentation)  # how images vary at random
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        require_positive(self, "lr", "head_rate", "clip_norm")
-        if not 0 <= self.momentum < 1:
-            raise ValueError("momentum must be in [0, 1)")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError("weight_decay must be finite and not negative")
-
-
-def require_positive(options: object, *names: str) -> None:
-    """Raise a ValueError for one of these options that is given, and not positive and finite."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}, it must be positive{' and finite' if value > 0 else ''}")
 
 
 class SGDStep:

@@ -30,8 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf, isfinite, sqrt
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from personae.core.bounds import Bounded, above, within
 from personae.core.events import PrivacySpent
 from personae.core.mechanism import Certain, Draw, Independent, Mechanism, Observer, Together, Unit
 from personae.core.stage import Recipe, Stage
@@ -44,19 +45,15 @@ _Cost = tuple[Draw | None, float]  # how a unit came into a round, and the multi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(Bounded):
     """What a run may spend of differential privacy. It stops before it would spend more."""
 
-    epsilon: float | None = None  # the most that all rounds and stages may spend together; no limit, if left out
-    delta: float = 1e-5  # the probability with which epsilon may fail; below one over the number of clients
+    # the most that all rounds and stages may spend together; no limit, if left out
+    epsilon: Annotated[float, above(0)] | None = None
+    # the probability with which epsilon may fail; below one over the number of clients
+    delta: Annotated[float, within("(0, 1)")] = 1e-5
     accountant: Method = "pld"  # pld is tighter; draws of a fixed number of clients are always accounted for by rdp
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ValueError(f"epsilon is {self.epsilon}, it must be positive")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta is {self.delta}, it must be in (0, 1)")
 
 
 @dataclass(frozen=True)

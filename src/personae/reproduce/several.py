@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from personae.errors import ConfigError, PersonaeError
+from personae.errors import PersonaeError
 from personae.experiment.auditing import attacks_called, audit_run
 from personae.experiment.config import Experiment, Tracking
 from personae.experiment.execution import Execution
-from personae.experiment.rundir import has_begun, is_taken
+from personae.experiment.taken import has_begun, require_free
 from personae.report.comparison import Comparison, compare
 from personae.report.html import write_comparison, write_report
 from personae.reproduce.plan import Job
@@ -34,10 +34,7 @@ def run_several(
     """
     for name, experiment in variants.items():
         attacks_called(experiment.audit.attacks)  # that there is none of this name is said before the work
-        if not resume and is_taken(out / name):
-            raise ConfigError(
-                f"{out / name}: the folder is not empty; resume these runs (--resume), or choose another folder"
-            )
+        require_free(out / name, resume=resume)
     ended = Runner(execution).run(planned(variants, out), out)
     failed = {name: ended[name] for name in variants if name in ended}
     if ended.keys() == failed.keys():

@@ -59,16 +59,16 @@ class Checkpoints:
         content = sealed(wire.encode(state), place | stand)
         with resumable(self._latest):
             if round_ == stage.rounds if final is None else final:
-                write_bytes(self._finished(stage.name), content, private=True)
+                write_bytes(self._finished(stage.name), *content, private=True)
             elif self.every and round_ % self.every == 0:
-                write_bytes(self._kept(stage.name, round_), content, private=True)
+                write_bytes(self._kept(stage.name, round_), *content, private=True)
             if self._latest.exists():
                 with replacing(self._before, durable=False) as temporary:
                     try:
                         temporary.hardlink_to(self._latest)
                     except OSError:  # a disk without links
                         shutil.copy(self._latest, temporary)
-            write_bytes(self._latest, content, private=True)
+            write_bytes(self._latest, *content, private=True)
 
     def latest(self) -> tuple[Position, ServerState] | None:
         """The last completed round and the state after it; None if no round was ever completed.
@@ -123,7 +123,7 @@ class Checkpoints:
             other._load(path)  # whole, and of that run
             packet, where = unsealed(path.read_bytes())
             content = sealed(packet, where | {"experiment": self.experiment})
-            write_bytes(self.folder / path.relative_to(other.folder), content, private=True)
+            write_bytes(self.folder / path.relative_to(other.folder), *content, private=True)
         return found[0]
 
     @property

@@ -4,11 +4,12 @@ import math
 import statistics
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from personae.core.backbone import Backbone
+from personae.core.bounds import Bounded, NonNegativeInt, PositiveInt, above, within
 from personae.core.message import Message
 from personae.core.payload import Expectation, ModelState
 from personae.core.quantities import GRADIENT, ROWS, SAMPLES, STATISTICS, UPDATE
@@ -29,7 +30,7 @@ Measures = Mapping[str, float]  # an update in numbers: how far it moves the mod
 
 
 @dataclass(frozen=True, kw_only=True)
-class Firewall:
+class Firewall(Bounded):
     """Checks on every update, and on how it compares with the others of its round (docs/concepts/security.md).
 
     What is no possible model is refused. What is out of proportion is drawn back, so that an honest client is not lost
@@ -41,27 +42,27 @@ class Firewall:
     """
 
     enabled: bool = True  # switched off, it still refuses what does not fit, such as models of another network
-    norm_multiple: float = 1.5  # an update longer than so many times the median of its round is drawn back
-    norm_floor: float = 0.05  # but this part of the model's own length is never too long, where most hardly move
-    samples_multiple: float = 3.0  # a client counts for no more than so many times the median of samples
-    rows_multiple: float = 10.0  # whose longest class embedding exceeds so many times the median one is refused
-    credible: float = 3.0  # and for no more than so many deviations of its round make credible, in length too; inf: all
-    judged: int = 10  # so many updates of a round, and as many of suspects, are tried on rendered faces; 0: none
-    suspicion: float = 3.0  # the score above which updates of a client are left out; inf: of nobody
-    max_samples: int = 100_000_000  # more than this nobody may claim
+    # an update longer than so many times the median of its round is drawn back
+    norm_multiple: Annotated[float, above(1)] = 1.5
+    # but this part of the model's own length is never too long, where most hardly move
+    norm_floor: Annotated[float, within("[0, 1)")] = 0.05
+    # a client counts for no more than so many times the median of samples
+    samples_multiple: Annotated[float, above(1)] = 3.0
+    # and for no more than so many deviations of its round make credible, in length too; inf: all
+    credible: Annotated[float, above(0)] = 3.0
+    # whose longest class embedding exceeds so many times the median one is refused
+    rows_multiple: Annotated[float, above(1)] = 10.0
+    # so many updates of a round, and as many of suspects, are tried on rendered faces; 0: none
+    judged: NonNegativeInt = 10
+    # the score above which updates of a client are left out; inf: of nobody
+    suspicion: Annotated[float, above(0)] = 3.0
+    max_samples: PositiveInt = 100_000_000  # more than this nobody may claim
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        multiples = (self.norm_multiple, self.samples_multiple, self.rows_multiple)
-        if not all(multiple > 1 for multiple in multiples) or self.max_samples < 1:  # nan compares with nothing
-            raise ValueError("all multiples must exceed 1, and max_samples must be positive")
-        for name in ("credible", "suspicion"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
-        if self.judged != 0 and self.judged < FEWEST_TRIED:
+        super().__post_init__()
+        if 0 < self.judged < FEWEST_TRIED:
             raise ValueError(f"judged is {self.judged}, it must be 0 or at least {FEWEST_TRIED}")
-        if not 0 <= self.norm_floor < 1:
-            raise ValueError(f"norm_floor is {self.norm_floor}, it must be in [0, 1)")
 
     def problem(
         self,

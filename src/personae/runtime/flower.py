@@ -78,7 +78,7 @@ class _Requests:
     def add(self, request: Request) -> str:
         if self._last is None or not _alike(request, self._last):
             self._last = request
-            slip = self._post.slip(frames.body_of(request, self._coding))
+            slip = self._post.slip(*frames.body_of(request, self._coding))
             self.size += slip.size
             self._body = slip.left()
         number = uuid.uuid4().hex

@@ -8,6 +8,7 @@ from personae.core.algorithm import ClientInfo
 from personae.core.layout import Layout
 from personae.core.message import ClientEvaluation, Message, Trouble
 from personae.core.wire import Packet
+from personae.files import Bytes
 from personae.runtime.coding import EXACT, Coding
 from personae.runtime.federation import Federation
 from personae.runtime.transport import EVALUATE, TRAIN, Answer, Failure, Request
@@ -19,7 +20,7 @@ _NO_FRAME = (ValueError, KeyError, TypeError, AttributeError, StopIteration, Rec
 
 
 def of_request(request: Request, coding: Coding = EXACT) -> bytes:
-    return head_of(request) + body_of(request, coding)
+    return b"".join((head_of(request), *body_of(request, coding)))
 
 
 def head_of(request: Request) -> bytes:
@@ -36,12 +37,12 @@ def head_of(request: Request) -> bytes:
     )
 
 
-def body_of(request: Request, coding: Coding = EXACT) -> bytes:
-    """What it is sent; it may be the same for many clients."""
-    return wire.to_bytes(coding.request(wire.encode(request.down, whole=coding.whole)))
+def body_of(request: Request, coding: Coding = EXACT) -> list[Bytes]:
+    """What it is sent; it may be the same for many clients. In pieces (`wire.pieces`)."""
+    return wire.pieces(coding.request(wire.encode(request.down, whole=coding.whole)))
 
 
-def to_request(content: bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
+def to_request(content: Bytes, federation: Federation, layout: Layout, coding: Coding = EXACT) -> Request:
     try:
         header, packet = _unframe(content)
         types, task = federation.stage(header["stage"]).algorithm.types, header["task"]
@@ -57,7 +58,7 @@ def to_request(content: bytes, federation: Federation, layout: Layout, coding: C
         raise wire.WireError(f"not a request: {error}") from error
 
 
-def stage_of(content: bytes) -> str:
+def stage_of(content: Bytes) -> str:
     """The stage of a request, which may not be understood otherwise."""
     return str(_unframe(content)[0]["stage"])
 
@@ -104,7 +105,7 @@ def _base(request: Request, coding: Coding) -> Packet:
 
 
 def _frame(header: dict[str, Any], packet: Packet) -> bytes:
-    return _head(header) + wire.to_bytes(packet)
+    return b"".join((_head(header), *wire.pieces(packet)))
 
 
 def _head(header: dict[str, Any]) -> bytes:
@@ -112,9 +113,9 @@ def _head(header: dict[str, Any]) -> bytes:
     return len(head).to_bytes(4, "little") + head
 
 
-def _unframe(content: bytes) -> tuple[dict[str, Any], Packet]:
+def _unframe(content: Bytes) -> tuple[dict[str, Any], Packet]:
     end = 4 + int.from_bytes(content[:4], "little")
     if end > LONGEST_HEADER:
         raise ValueError("its header is too long")
-    header: dict[str, Any] = json.loads(content[4:end])
-    return header, wire.from_bytes(content[end:], longest_header=LONGEST_HEADER)
+    header: dict[str, Any] = json.loads(bytes(content[4:end]))
+    return header, wire.from_bytes(bytes(content[end:]), longest_header=LONGEST_HEADER)

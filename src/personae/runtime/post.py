@@ -14,9 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from personae.files import private_folder
-
-Bytes = bytes | memoryview
+from personae.files import Bytes, private_folder
 
 
 class Slip:
@@ -58,10 +56,11 @@ class Post:
     def __init__(self, folder: Path) -> None:
         self._folder = private_folder(folder)
 
-    def slip(self, content: Bytes = b"") -> Slip:
+    def slip(self, *content: Bytes) -> Slip:
         file, path = tempfile.mkstemp(dir=self._folder)
         slip = Slip(file, Path(path))
-        slip.add(content)
+        for piece in content:
+            slip.add(piece)
         return slip
 
     def take(self, name: str) -> Slip:

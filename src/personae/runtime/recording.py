@@ -59,7 +59,7 @@ class Recording:
         place = {"stage": request.stage, "round": request.round, "client": request.client.name}
         path = _round(self._folder, request.stage, request.round) / name
         private_folder(self._folder)
-        write_bytes(path, sealed(wire.encode(message), place), private=True)
+        write_bytes(path, *sealed(wire.encode(message), place), private=True)
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,22 @@ from typing import Any
 
 from personae.core import wire
 from personae.core.wire import Packet, WireError
+from personae.files import Bytes
 
 _SEAL = "seal"  # the entry that a file has besides those of its record
 _BLANK = b"0" * 64  # what stands in the place of the digest while that is computed
 _DIGEST = re.compile(rb'digest\\": \\"([0-9a-f]{64})\\"')  # within the header, which is JSON in JSON
 
 
-def sealed(packet: Packet, of: Mapping[str, Any]) -> bytes:
-    """A record as bytes, with what it is of."""
+def sealed(packet: Packet, of: Mapping[str, Any]) -> list[Bytes]:
+    """A record as bytes, with what it is of; in pieces, which are written before an array changes."""
     seal = {_SEAL: {"of": dict(of), "digest": _BLANK.decode()}}
-    content = bytearray(wire.to_bytes(Packet(packet.arrays, packet.scalars | seal)))
-    start, end = _place(content)
-    content[start:end] = hashlib.sha256(content).hexdigest().encode()
-    return bytes(content)
+    header, *arrays = wire.pieces(Packet(packet.arrays, packet.scalars | seal))
+    start, end = _place(bytes(header))
+    digest = hashlib.sha256(header)
+    for array in arrays:
+        digest.update(array)
+    return [header[:start], digest.hexdigest().encode(), header[end:], *arrays]
 
 
 def unsealed(content: bytes) -> tuple[Packet, dict[str, Any]]:
@@ -35,7 +38,7 @@ def unsealed(content: bytes) -> tuple[Packet, dict[str, Any]]:
     return packet, of
 
 
-def _place(content: bytes | bytearray) -> tuple[int, int]:
+def _place(content: bytes) -> tuple[int, int]:
     """Where the digest is."""
     size = int.from_bytes(content[:8], "little")
     found = _DIGEST.search(content, 8, 8 + size) if size < len(content) else None

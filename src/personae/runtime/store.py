@@ -38,7 +38,7 @@ def inherit(
             continue
         packet, of = unsealed(path.read_bytes())
         content = sealed(packet, of | {"run": _run(folder)})
-        write_bytes(folder / path.relative_to(other), content, private=True)
+        write_bytes(folder / path.relative_to(other), *content, private=True)
 
 
 def require_kept(folder: Path, rounds: Mapping[tuple[str, str], int]) -> None:
@@ -90,7 +90,7 @@ class PrivateStore:
         """Keep the state as of this round, and the one version that the round started from; durable once settled."""
         path = self.path(stage, round_)
         try:
-            write_bytes(path, sealed(wire.encode(state), self._place(stage, round_)), durable=False, private=True)
+            write_bytes(path, *sealed(wire.encode(state), self._place(stage, round_)), durable=False, private=True)
             earlier = [number for number in self._versions(stage) if number < round_]
             for number, following in pairwise(earlier):
                 if not (self.every and (following - 1) // self.every * self.every >= number):
@@ -117,7 +117,7 @@ class PrivateStore:
                 path.unlink(missing_ok=True)
             else:
                 content = sealed(wire.encode(state), self._place(stage, round_))
-                write_bytes(path, content, durable=False, private=True)
+                write_bytes(path, *content, durable=False, private=True)
         except OSError as error:
             raise Unkept(f"{path}: what is kept of this round cannot be written ({error}); repair that") from error
 

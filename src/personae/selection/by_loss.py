@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import PositiveInt
 from personae.core.selection import Knowledge, Occasion, Selection
 
 
@@ -20,16 +21,15 @@ class HighestLoss(Selection):
     name: ClassVar[str] = "highest-loss"
     learns: ClassVar[frozenset[Knowledge]] = frozenset({"loss"})
 
-    clients: int
+    clients: PositiveInt
     """m: how many are asked in a round; all, where there are fewer."""
     candidates: int
     """d: how many are drawn to choose from. With as many as `clients`, the choice is random."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.clients <= self.candidates:
-            raise ValueError(
-                f"clients is {self.clients} and candidates is {self.candidates}; at least 1 is chosen of the candidates"
-            )
+        super().__post_init__()
+        if self.clients > self.candidates:
+            raise ValueError(f"clients is {self.clients}, it must not exceed candidates ({self.candidates})")
 
     @property
     def most(self) -> int:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import PositiveInt
 from personae.core.selection import Knowledge, Occasion, Selection
 
 
@@ -19,12 +20,8 @@ class BySamples(Selection):
     name: ClassVar[str] = "by-samples"
     learns: ClassVar[frozenset[Knowledge]] = frozenset({"samples"})
 
-    clients: int
+    clients: PositiveInt
     """How many are asked in a round; all, where there are fewer."""
-
-    def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ValueError(f"clients is {self.clients}, it must be at least 1")
 
     @property
     def most(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import PositiveInt
 from personae.core.mechanism import Together
 from personae.core.selection import Occasion, Selection
 
@@ -14,12 +15,8 @@ class FixedCount(Selection):
 
     name: ClassVar[str] = "count"
 
-    clients: int
+    clients: PositiveInt
     """How many are asked; all, where there are fewer."""
-
-    def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ValueError(f"clients is {self.clients}, it must be at least 1")
 
     @property
     def most(self) -> int:

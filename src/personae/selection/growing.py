@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import PositiveInt
 from personae.core.mechanism import Together
 from personae.core.selection import Occasion, Selection
 
@@ -14,14 +15,15 @@ class Growing(Selection):
 
     name: ClassVar[str] = "growing"
 
-    first: int
+    first: PositiveInt
     """How many are asked in the first round."""
     last: int
     """How many are asked in the last round; all, where there are fewer."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.first <= self.last:
-            raise ValueError(f"first is {self.first} and last is {self.last}; first is at least 1, and last no less")
+        super().__post_init__()
+        if self.first > self.last:
+            raise ValueError(f"first is {self.first}, it must not exceed last ({self.last})")
 
     @property
     def most(self) -> int:

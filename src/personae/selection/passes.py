@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import PositiveInt
 from personae.core.mechanism import Certain
 from personae.core.selection import Occasion, Selection
 
@@ -17,12 +18,8 @@ class Passes(Selection):
 
     name: ClassVar[str] = "passes"
 
-    clients: int
+    clients: PositiveInt
     """How many are asked in a round at most."""
-
-    def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ValueError(f"clients is {self.clients}, it must be at least 1")
 
     @property
     def most(self) -> int:

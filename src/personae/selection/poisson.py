@@ -1,11 +1,12 @@
 """Every client is drawn for itself, so that the number of those who are asked is left to chance."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import within
 from personae.core.mechanism import Independent
 from personae.core.selection import Occasion, Selection
 
@@ -19,12 +20,8 @@ class Poisson(Selection):
 
     name: ClassVar[str] = "poisson"
 
-    rate: float
+    rate: Annotated[float, within("(0, 1]")]
     """The probability with which a client is asked in a round, in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate is {self.rate}, it must be in (0, 1]")
 
     def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
         return max(1, round(self.rate * eligible))

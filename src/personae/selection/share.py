@@ -1,9 +1,10 @@
 """A share of the clients, drawn again in every round."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from personae.core.algorithm import ClientInfo
+from personae.core.bounds import within
 from personae.core.mechanism import Together
 from personae.core.selection import Occasion, Selection
 
@@ -14,12 +15,8 @@ class Share(Selection):
 
     name: ClassVar[str] = "share"
 
-    share: float
+    share: Annotated[float, within("(0, 1]")]
     """The part of the clients that is asked, in (0, 1]; at least one client is."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}, it must be in (0, 1]")
 
     def count(self, eligible: int, round_: int, rounds: int) -> int:  # noqa: ARG002
         return max(1, round(self.share * eligible))

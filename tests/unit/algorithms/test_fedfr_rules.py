@@ -361,14 +361,14 @@ def test_statistics_of_batch_norm_stay_where_they_should(
     "wrong", [{"classify": 0.0}, {"contrast": -1.0}, {"customise": float("inf")}, {"temperature": 0.0}]
 )
 def test_options_without_meaning_are_refused(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .* must be (positive|finite)"):
         FedFR(**wrong)
 
 
 def test_more_options_without_meaning_are_refused():
-    with pytest.raises(ValueError, match="strength and temperature must be positive"):
+    with pytest.raises(ValueError, match=r"temperature is 0\.0, it must be positive"):
         Adapt(temperature=0.0)
-    with pytest.raises(ValueError, match="a cosine is in"):
+    with pytest.raises(ValueError, match=r"threshold is 1.5, it must be in \[-1, 1\]"):
         PublicSampling(threshold=1.5)
 
 

@@ -272,11 +272,11 @@ def test_a_constraint_on_a_source_that_is_not_there_is_refused(tmp_path: Path):
         Rehearsal(tmp_path, (stage_of(alone, clients="targets"),), source="ann").run()
     free = quickly(Unsupervised(clustering=LOOSE, strength=0.0))
     Rehearsal(tmp_path / "free", (stage_of(free, clients="targets"),), source="ann").run()
-    with pytest.raises(ValueError, match="min_images at least 1"):
+    with pytest.raises(ValueError, match="strength is -1, it must be finite and not negative"):
         Unsupervised(strength=-1)
     with pytest.raises(ValueError, match=r"proximal holds everybody"):
         Unsupervised(terms=(Proximal(weight=0.1),))
-    with pytest.raises(ValueError, match="min_images must be"):
+    with pytest.raises(ValueError, match="min_images is 0, it must be"):
         Cluster(min_images=0)
 
 
@@ -381,7 +381,7 @@ def cluster_stage(clustering: dict) -> dict:
         ({"name": "finch", "distance": 1}, "clustering.finch.distance: there is no such key"),
         ({"name": "kmeans"}, "does not match any of the expected tags: 'c-finch', 'finch', 'k-means', 'dbscan'"),
         ({"distance": 1}, "clustering: Unable to extract tag using discriminator 'name'"),
-        ({"name": "c-finch", "distance": -1}, "distance must be positive"),
+        ({"name": "c-finch", "distance": -1}, "distance is -1.0, it must be positive"),
         ({"name": "dbscan", "radius": "far"}, "clustering.dbscan.radius"),
     ],
 )

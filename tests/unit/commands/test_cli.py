@@ -675,7 +675,7 @@ def test_cluster_on_bad_input_says_one_line(
     for options, code, said in (
         ((*untrained, *heap, "--clusters", "3"), 2, "--clusters does not go with c-finch, but with k-means"),
         ((*untrained, *heap, "--method", "dbscan", "--level", "1"), 2, "but with c-finch, finch"),
-        ((*untrained, *heap, "--distance", "-1"), 2, "distance must be positive"),
+        ((*untrained, *heap, "--distance", "-1"), 2, "distance is -1.0, it must be positive"),
         ((*untrained, *heap, "--metric", "manhattan"), 2, "'manhattan' is not one of 'euclidean', 'cosine'"),
         ((*untrained, *heap, "--images-each", "4"), 2, "--images-each does not go with c-finch, but with k-means"),
         ((*untrained, *heap, "--device", "tpu"), 2, "'tpu' is not one of 'cpu', 'cuda'"),

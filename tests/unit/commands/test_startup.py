@@ -75,23 +75,60 @@ def test_help_of_no_command_imports_anything_heavy():
     assert (code, names & HEAVY) == (0, set())
 
 
+EXPERIMENT = 'name = "x"\n[[stages]]\nname = "a"\nalgorithm = { name = "fedpe" }\n'
+
+
+@pytest.mark.parametrize("command", ["run", "deal"])
 @pytest.mark.parametrize(
-    ("command", "algorithm", "heavy"),
+    "setting",
     [
-        ("run", "marginn = 3", set()),
-        ("run", "margin = 3", set()),
-        ("run", "training = { lr = 'fast' }", set()),
-        ("deal", "training = { lr = 'fast' }", set()),
-        ("run", "training = { lr = -1.0 }", {"torch"}),
+        "stages.a.algorithm.marginn=3",
+        "stages.a.algorithm.margin=3",
+        "stages.a.algorithm.training.lr='fast'",
+        "stages.a.algorithm.training.lr=-1",
+        "stages.a.algorithm.training.batch_size=0",
+        "stages.a.algorithm.training.epochs=0",
+        "stages.a.rounds=-1",
+        "stages.a.selection={ name = 'share', share = 2 }",
+        "stages.a.aggregation={ name = 'trimmed-mean', cut = 0.5 }",
+        "stages.a.layers=[{ name = 'clip', norm = 0 }]",
+        "firewall.norm_multiple=1",
+        "partition.clients=0",
+        "network.name='nosuch'",
+        "network.embedding=0",
     ],
 )
-def test_keys_and_kinds_of_algorithms_are_checked_without_pytorch_and_values_with_it_alone(
-    tmp_path: Path, command: str, algorithm: str, heavy: set[str]
-):
+def test_keys_and_values_of_an_experiment_are_checked_without_pytorch(tmp_path: Path, command: str, setting: str):
     path = tmp_path / "exp.toml"
-    path.write_text(f'name = "x"\n[[stages]]\nname = "a"\nalgorithm = {{ name = "fedpe", {algorithm} }}\n')
-    code, names = imported(command, str(path))
-    assert (code, names & HEAVY) == (2, heavy)
+    path.write_text(EXPERIMENT)
+    code, names = imported(command, str(path), "--set", setting)
+    assert (code, names & HEAVY) == (2, set())
+
+
+def test_what_settings_mean_together_is_checked_with_pytorch_alone(tmp_path: Path):
+    path = tmp_path / "exp.toml"
+    path.write_text(EXPERIMENT)
+    code, names = imported("run", str(path), "--set", "stages.a.algorithm.training={ epochs = 1, iterations = 1 }")
+    assert (code, names & HEAVY) == (2, {"torch"})
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("run", "quick", "--without", "nosuch"), 2),
+        (("run", "quick", "--out", "{}"), 2),
+        (("run", "{}/exp.toml", "--variant", "short,long", "--out", "{}"), 2),
+        (("demo", "--out", "{}"), 2),
+        (("join", "--server", "here:9093", "--certs", "keys", "--data", "{}/nowhere"), 3),
+        (("join", "--server", "here:9093", "--certs", "keys", "--data", "{}/nowhere", "--each"), 2),
+    ],
+)
+def test_options_and_places_are_checked_without_pytorch(tmp_path: Path, words: tuple[str, ...], code: int):
+    (tmp_path / "exp.toml").write_text(EXPERIMENT + "[variants.short]\n[variants.long]\nstages.a.rounds = 2\n")
+    (tmp_path / "long").mkdir()
+    (tmp_path / "long" / "something.txt").touch()
+    ended, names = imported(*(word.format(tmp_path) for word in words))
+    assert (ended, names & HEAVY) == (code, set())
 
 
 def test_faces_are_inspected_without_pytorch(tmp_path: Path):

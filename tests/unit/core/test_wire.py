@@ -46,6 +46,19 @@ def through_bytes(record, layout, *, whole=False):
     return wire.decode(type(record), wire.from_bytes(content), layout, whole=whole)
 
 
+def test_bytes_are_those_that_safetensors_writes():
+    """Arrays may share memory, or lie in it in another order."""
+    shared = torch.randn(6)
+    kinds = {f"{kind}": torch.arange(3).to(kind) for kind in wire._TYPES}
+    shapes = {"one": shared[:3], "two": shared[2:], "none": torch.empty(0, 2), "single": torch.tensor(2.5)}
+    orders = {"turned": torch.randn(3, 4).T, "b/ü": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)}
+    for arrays in ({}, kinds, shapes, orders, {**orders, **kinds, **shapes}):
+        scalars = {"text": 'ü"\\\n', "numbers": [1, 2.5, None]}
+        alone = {name: array.clone(memory_format=torch.contiguous_format) for name, array in arrays.items()}
+        theirs = safetensors.torch.save(alone, metadata={"numbers": json.dumps(scalars)})
+        assert wire.to_bytes(Packet(arrays, scalars)) == theirs
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_message_comes_back_to_the_bit(update: Update, layout: Layout, whole: bool):
     again = through_bytes(update, layout, whole=whole)

@@ -13,7 +13,8 @@ from personae.deployment.certs import make_certificates
 from personae.deployment.connection import Asked, Disconnected
 from personae.deployment.desk import Desk, Workshop
 from personae.deployment.job import Job
-from personae.deployment.join import Member, join_all, members_in
+from personae.deployment.join import Member, join_all
+from personae.deployment.places import members_in
 from personae.errors import ConfigError, DataError
 from personae.experiment.execution import Execution
 from personae.runtime.host import ClientHost

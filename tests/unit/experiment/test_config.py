@@ -159,7 +159,7 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("stages", 0, "selection", value={"name": "count", "cliens": 1}), r"cliens: .* did you mean clients\?"),
         (
             set_at("stages", 0, "selection", value={"name": "growing", "first": 3, "last": 2}),
-            "first is at least 1, and last no less",
+            r"first is .*, it must not exceed last",
         ),
         (
             set_at("stages", 0, "aggregation", value={"name": "median", "befor": []}),
@@ -201,8 +201,11 @@ def set_at(*place: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (set_at("network", value={"nme": "small"}), r"network\.nme: .* did you mean name\?"),
         (set_at("network", value={"name": "smal"}), "small"),
         (set_at("evaluation", value={"fars": [0.0]}), "rate of 0.0"),
-        (set_at("firewall", value={"norm_multiple": 0.5}), "firewall: all multiples must exceed 1"),
-        (set_at("firewall", value={"rows_multiple": float("nan")}), "firewall: all multiples must exceed 1"),
+        (set_at("firewall", value={"norm_multiple": 0.5}), "firewall: norm_multiple is 0.5, it must be above 1"),
+        (
+            set_at("firewall", value={"rows_multiple": float("nan")}),
+            "rows_multiple is nan, it must be above 1",
+        ),
         (
             set_at("stages", 0, "algorithm", "training", value={"lr": float("inf")}),
             "lr is inf, it must be positive and finite",

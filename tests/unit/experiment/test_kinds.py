@@ -1,6 +1,7 @@
 """What is read of an experiment's classes from their text is what they are, and errors are those of the whole check."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from personae.aggregation import AGGREGATIONS, PREPARATIONS
 from personae.algorithms import ALGORITHMS, AVAILABLE
+from personae.core.bounds import declared
 from personae.errors import ConfigError
 from personae.experiment.config import Experiment, parse_experiment
 from personae.experiment.kinds import experiment, refuse_wrong_kinds, register_of, shape_of
@@ -48,6 +50,20 @@ def around(part: str, name: str, table: dict[str, Any]) -> dict[str, Any]:
     return whole({part: table})
 
 
+def at(path: tuple[str, ...], value: Any) -> Any:
+    """Tables with this value at the end of a path."""
+    for step in reversed(path):
+        value = {step: value}
+    return value
+
+
+def settings(kind: type, path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """The same, with all that has to be there."""
+    inside = next((each for each in kinds_in(hints_of(kind)[path[0]]) if is_section(each)), None)
+    found = settings(inside, path[1:], value) if inside and path[1:] else value
+    return {**needed(kind), path[0]: found}
+
+
 def problem(check: Any, raw: dict[str, Any]) -> str:
     """What a check says."""
     try:
@@ -68,8 +84,22 @@ def needed(kind: type) -> dict[str, Any]:
 def hints_of(kind: Any) -> dict[str, Any]:
     if issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def kinds_in(hint: Any) -> list[Any]:
+    """A type and its alternatives, without their bounds."""
+    return [getattr(each, "__origin__", each) for each in (hint, *typing.get_args(hint))]
+
+
+def beyond(hint: Any) -> Iterator[float]:
+    """Numbers that the bounds of a setting refuse."""
+    numbers: list[float] = (
+        [-2, 0, 1, 10**10] if int in kinds_in(hint) else [-2.0, 0.0, 0.5, 1.0, 2.5, math.inf, math.nan]
+    )
+    for bound in declared(hint):
+        yield from (number for number in numbers if not bound.holds(number))
 
 
 def is_section(hint: Any) -> bool:
@@ -112,15 +142,36 @@ def test_mistakes_are_told_as_by_the_whole_check(part: str, name: str):
         if read is None or is_section(read):
             wrong += [{key: 1} for key in ("hed_init", "lrr", "zzz")]
         for value in wrong:
-            table = value
-            for step in reversed(path):
-                table = {step: table}
-            raw = around(part, name, {**start, **table})
+            raw = around(part, name, {**start, **at(path, value)})
             told = problem(refuse_wrong_kinds, raw)
             if told:
                 assert told == problem(parse_experiment, raw), path
             else:  # a whole number is a number, too
                 assert value == 3.25 or (read is Any and path[-1] in ("terms", "clustering")), (path, value)
+
+
+@pytest.mark.parametrize(("part", "name"), EVERY)
+def test_values_beyond_their_bounds_are_told_as_by_the_whole_check(part: str, name: str):
+    kind = REGISTRIES[part][name]
+    for path, hint in places(kind, shape_of(register_of(part).own[name])):
+        for value in beyond(hint):
+            raw = around(part, name, settings(kind, path, value))
+            told = problem(refuse_wrong_kinds, raw)
+            assert f"{path[-1]} is {value}, it must" in told, path
+            assert told == problem(parse_experiment, raw), path
+
+
+def test_values_of_stages_and_sections_beyond_their_bounds_are_told_as_by_the_whole_check():
+    found = 0
+    for path, hint in places(Experiment, shape_of(experiment())):
+        for value in beyond(hint):
+            table = at(path[1:], value) if path[0] == "stages" else at(path, value)
+            raw = whole(table) if path[0] == "stages" else whole({}, **table)
+            told = problem(refuse_wrong_kinds, raw)
+            assert f"{path[-1]} is {value}, it must" in told, path
+            assert told == problem(parse_experiment, raw), path
+            found += 1
+    assert found
 
 
 @pytest.mark.parametrize(
@@ -135,6 +186,12 @@ def test_mistakes_are_told_as_by_the_whole_check(part: str, name: str):
         whole({}, data={"private": {"identities": "many"}}),
         whole({}, partition={"by": "equel"}),
         whole({}, network={"height": 64.5}),
+        whole({}, network={"name": "nosuch"}),
+        whole({}, network={"name": "sphere20", "norm": "group"}),
+        whole({}, network={"embedding": 0}),
+        whole({}, partition={"clients": 0}),
+        whole({}, partition={"clients": 4, "by": "domain"}),
+        whole({"rounds": -1}),
         whole({}, firewall={"enabled": "perhaps"}),
         whole({}, checkpoints=3),
         whole({"rounds": "ten"}),
@@ -183,7 +240,7 @@ def test_every_recipe_passes(name: str):
         {"algorithm": {"name": "cluster", "clustering": {"name": "cfinch", "zzz": 1}}},
         {"algorithm": {"name": "fedpe", "terms": 3}},
         {"layers": [{"name": "of.another:Package", "zzz": 1}]},
-        {"algorithm": {"name": "fedpe", "training": {"lr": -1.0}}},
+        {"algorithm": {"name": "fedpe", "training": {"epochs": 1, "iterations": 1}}},
     ],
 )
 def test_what_cannot_be_read_is_left_to_the_whole_check(stage: dict[str, Any]):

@@ -513,7 +513,7 @@ def test_an_experiment_file_says_what_is_carried():
         (carrying(batch_norm_sent=True), r"stages.a.layers.carry: batch_norm_sent goes with"),
         ({**carrying(momentum="client"), "algorithm": {"name": "hf_maml"}}, r"stages.a.layers: hf_maml has no local"),
         ({"algorithm": {"name": "fedpe", "training": {"milestones": [2.0]}}}, r"milestones are shares"),
-        ({"algorithm": {"name": "fedpe", "training": {"decay": 0.0}}}, r"decay is in \(0, 1\]"),
+        ({"algorithm": {"name": "fedpe", "training": {"decay": 0.0}}}, r"decay is 0.0, it must be in \(0, 1\]"),
         ({"algorithm": {"name": "fedpe", "training": {"span": "run"}}}, r"training.span"),
     ],
 )

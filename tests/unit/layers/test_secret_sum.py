@@ -469,7 +469,10 @@ def test_an_experiment_file_names_the_layer() -> None:
             {"stage": {"selection": {"name": "highest-loss", "clients": 2, "candidates": 3}}},
             "needs the loss of clients, which fedpe with secret-sum does not disclose",
         ),
-        ({"stage": {"layers": [{"name": "secret-sum", "threshold": 0.5}]}}, "it must be more than 0.5"),
+        (
+            {"stage": {"layers": [{"name": "secret-sum", "threshold": 0.5}]}},
+            r"is 0.5, it must be in \(0.5, 1\]",
+        ),
         ({"stage": {"layers": [{"name": "secret-sum", "least": 2}]}}, "either client can tell the other's part"),
         ({"stage": {"layers": [{"name": "secret-sum", "neighbours": 3}]}}, "it must be even"),
     ],

@@ -113,5 +113,5 @@ def test_it_stands_before_whatever_bounds_an_update() -> None:
         with pytest.raises(ValueError, match=f"of what {bound.name} bounds: name top-k before it"):
             layered(FedPE(), bound, TopK())
     for share in (0.0, 1.5):
-        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+        with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
             TopK(share=share)

@@ -356,13 +356,13 @@ def test_clusters_that_are_too_small_are_dropped_and_the_others_counted_anew():
 @pytest.mark.parametrize(
     ("kind", "options", "complaint"),
     [
-        (CFinch, {"distance": 0}, "distance must be positive"),
-        (CFinch, {"distance": math.inf}, "distance must be positive and finite"),
+        (CFinch, {"distance": 0}, "distance is 0, it must be positive"),
+        (CFinch, {"distance": math.inf}, "distance is inf, it must be positive and finite"),
         (KMeans, {"clusters": 0}, "at least 1"),
         (KMeans, {"images_each": math.nan}, "at least 1"),
-        (DBSCAN, {"radius": -1}, "radius must be positive"),
-        (DBSCAN, {"neighbours": 0}, "neighbours at least 1"),
-        (HDBSCAN, {"smallest": 1}, "smallest must be at least 2"),
+        (DBSCAN, {"radius": -1}, "radius is -1, it must be positive"),
+        (DBSCAN, {"neighbours": 0}, "neighbours is 0, it must be at least 1"),
+        (HDBSCAN, {"smallest": 1}, "smallest is 1, it must be at least 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(kind, options, complaint):

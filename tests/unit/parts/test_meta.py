@@ -364,10 +364,10 @@ def test_a_loss_that_is_not_finite_is_told_with_advice(backbone: Backbone):
 
 @pytest.mark.parametrize("wrong", [{"inner_lr": 0}, {"lr": -1}, {"delta": math.inf}, {"iterations": 0}])
 def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .* must be positive"):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .* must be (positive|at least 1)"):
         MetaSGD(**wrong)
 
 
 def test_momentum_is_a_share():
-    with pytest.raises(ValueError, match="momentum must be in"):
+    with pytest.raises(ValueError, match=r"momentum is 1\.0, it must be in"):
         MetaSGD(momentum=1.0)

@@ -85,7 +85,7 @@ def test_each_has_the_bits_of_a_run_alone_and_finished_ones_are_not_repeated(
     assert stages == ["pretrain", "federate"]
     assert {path.name for path in out.iterdir()} == {"plain", "slow", PAGE}
 
-    with pytest.raises(ConfigError, match=r"out/plain: the folder is not empty; resume these runs"):
+    with pytest.raises(ConfigError, match=r"out/plain: the folder is not empty; resume that run"):
         run_several(asked, out, execution)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     more, failed = run_several(variants(file, "plain", "slow", "wild"), out, Execution(cache=faces_cache), resume=True)

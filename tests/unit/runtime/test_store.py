@@ -166,7 +166,7 @@ def test_what_cannot_be_written_or_read_interrupts_whatever_the_reason(
     def failing(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "write_bytes", failing)
+    monkeypatch.setattr("personae.files._fill", failing)
     with pytest.raises(Unkept, match=r"000002\.safetensors: this private state cannot be written .*; repair"):
         store.save("federate", 2, kept(2))
     monkeypatch.setattr(Path, "read_bytes", failing)
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_cannot_be_written_interrupts_and_leaves_the_last_one(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", failing)
+        patch.setattr("personae.files._fill", failing)
         with pytest.raises(Interrupted, match=r"latest\.safetensors: cannot be written .*; repair that and resume"):
             checkpoints.save(STAGES[0], 2, state(layout, 2), {}, {})
     position, _ = checkpoints.latest() or pytest.fail("there is none")

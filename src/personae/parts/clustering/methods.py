@@ -1,15 +1,15 @@
 """Ways to divide faces by identity, behind one call: features in, a label for every image out."""
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from personae.core.bounds import Bounded, PositiveFloat, PositiveInt, at_least
 from personae.parts.clustering.finch import Centroids, by_first_member, finch
 from personae.parts.clustering.neighbours import Metric, Search
 
@@ -17,7 +17,7 @@ NOBODY = -1  # the label of an image that belongs to no cluster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clustering(ABC):
+class Clustering(Bounded, ABC):
     """Divides features [N, D], scaled to length one, into clusters; -1 marks images of none."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -37,7 +37,7 @@ class CFinch(Clustering):
     """FINCH in which only first neighbours nearer than a bound are linked, at every level."""
 
     name: Literal["c-finch"] = "c-finch"
-    distance: float = 0.9  # d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model
+    distance: PositiveFloat = 0.9  # d, the bound; the paper has 1.2 for a weak and 0.9 for a strong model
     # What d is a distance of, which the paper does not say; its values fit the Euclidean distance of features of length
     # one. Cosine takes it as 1 - cos.
     metric: Metric = "euclidean"
@@ -49,10 +49,6 @@ class CFinch(Clustering):
     # coarsest, -1, where the bound lets nothing more be linked. Beyond the last, it is the last.
     level: int = -1
     search: Search = "auto"  # of first neighbours: exact, faiss (approximate), or auto: faiss above 200,000 images
-
-    def __post_init__(self) -> None:
-        if not 0 < self.distance < math.inf:
-            raise ValueError("distance must be positive and finite")
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         levels = finch(features, self.metric, bound=self.distance, centroids=self.centroids, search=self.search)
@@ -83,13 +79,10 @@ class KMeans(Clustering):
     """K-means, which has to be told how many people there are."""
 
     name: Literal["k-means"] = "k-means"
-    clusters: int | None = None  # how many people there are; if left out, as images_each says
-    images_each: float = 10.0  # without clusters, there is one for every so many images, as clients differ in size
-    iterations: int = 100  # at most, until nothing moves any more
-
-    def __post_init__(self) -> None:
-        if (self.clusters is not None and self.clusters < 1) or self.iterations < 1 or not self.images_each >= 1:
-            raise ValueError("clusters, iterations and images_each must be at least 1")
+    clusters: PositiveInt | None = None  # how many people there are; if left out, as images_each says
+    # without clusters, there is one for every so many images, as clients differ in size
+    images_each: Annotated[float, at_least(1)] = 10.0
+    iterations: PositiveInt = 100  # at most, until nothing moves any more
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:
         from sklearn.cluster import KMeans as Peer
@@ -105,12 +98,8 @@ class DBSCAN(Clustering):
     """DBSCAN, which leaves images without enough neighbours out."""
 
     name: Literal["dbscan"] = "dbscan"
-    radius: float = 0.9  # eps, a Euclidean distance
-    neighbours: int = 3  # how many images, itself included, make one dense
-
-    def __post_init__(self) -> None:
-        if not 0 < self.radius < math.inf or self.neighbours < 1:
-            raise ValueError("radius must be positive and finite, and neighbours at least 1")
+    radius: PositiveFloat = 0.9  # eps, a Euclidean distance
+    neighbours: PositiveInt = 3  # how many images, itself included, make one dense
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         from sklearn.cluster import DBSCAN as Peer  # noqa: N811
@@ -123,12 +112,8 @@ class HDBSCAN(Clustering):
     """HDBSCAN, which finds a density of its own for each cluster and needs no radius."""
 
     name: Literal["hdbscan"] = "hdbscan"
-    smallest: int = 2  # images of a cluster at least
-    neighbours: int = 2  # how many images, itself included, the density of one is measured by
-
-    def __post_init__(self) -> None:
-        if self.smallest < 2 or self.neighbours < 1:
-            raise ValueError("smallest must be at least 2 and neighbours at least 1")
+    smallest: Annotated[int, at_least(2)] = 2  # images of a cluster at least
+    neighbours: PositiveInt = 2  # how many images, itself included, the density of one is measured by
 
     def divide(self, features: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         from sklearn.cluster import HDBSCAN as Peer  # noqa: N811

@@ -1,14 +1,14 @@
 """A term of the local objective: what a client adds to the loss of its algorithm."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from personae.core.backbone import Backbone
+from personae.core.bounds import Bounded, positive
 from personae.core.payload import ModelState
 from personae.parts.batches import Batch
 
@@ -16,16 +16,12 @@ Value = Callable[[Batch, Tensor], Tensor]  # of a batch, and of its embeddings [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term(ABC):
+class Term(Bounded, ABC):
     """One term, with its `weight` in the sum. Subclasses are frozen, keyword-only dataclasses of its settings."""
 
     name: ClassVar[str]
-    weight: float  # what the term is multiplied by
+    weight: Annotated[float, positive("to do without, leave it out")]  # what the term is multiplied by
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight < math.inf:
-            raise ValueError(f"weight is {self.weight}, it must be positive and finite; to do without, leave it out")
 
     @abstractmethod
     def begin(self, backbone: Backbone, received: ModelState) -> Value:
