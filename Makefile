@@ -28,6 +28,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/synthetic.py
 	$(BIN)/python benchmarks/corrections.py
 	$(BIN)/python benchmarks/meta.py
+	$(BIN)/python benchmarks/embedding.py --images 64
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/personalized.py
 	$(BIN)/python benchmarks/hard_negatives.py
