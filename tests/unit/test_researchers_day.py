@@ -104,7 +104,7 @@ def records(run: Path) -> dict[str, bytes]:
     for name, content in found.items():
         if name.startswith("private/") and name.endswith(".safetensors"):
             packet, of = unsealed(content)
-            found[name] = sealed(packet, of | {"run": ""})
+            found[name] = b"".join(sealed(packet, of | {"run": ""}))
         elif name.startswith("evaluation/") and name.endswith(".json"):
             found[name] = re.sub(rb'"faces": "[0-9a-f]{64}"', b'"faces": ""', content)
     return found

@@ -378,12 +378,12 @@ def test_a_full_disk_stops_the_run_which_then_resumes(
 FAILING = """
 import errno, os
 from pathlib import Path
-write = Path.write_bytes
-def writing(path, content):
-    if path.parents[1].name == "client-001" and path.name.startswith(".000002.safetensors"):
+opened = Path.open
+def opening(path, *how, **more):
+    if path.parent.parent.name == "client-001" and path.name.startswith(".000002.safetensors"):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
-    return write(path, content)
-Path.write_bytes = writing
+    return opened(path, *how, **more)
+Path.open = opening
 """
 
 

@@ -408,12 +408,13 @@ def test_a_partition_is_drawn(tmp_path: Path, plan: PartitionPlan) -> None:
 def test_the_examples_of_the_guide_work_on_synthetic_faces() -> None:
     """Among them the twenty clients by attributes of a published study."""
     guide = (Path(__file__).parents[3] / "docs" / "howto" / "data.md").read_text(encoding="utf-8")
-    examples = [tomllib.loads(example)["partition"] for example in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)]
+    shown = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", guide, re.DOTALL))
+    examples = [example["partition"] for example in shown if "partition" in example]
     assert {example["by"] for example in examples} == set(get_args(By))
     people, shots = torch.arange(1500).repeat_interleave(20), torch.arange(20).repeat(1500)
-    shown = synthetic.attributes(people, shots, seed=0).numpy()
+    visible = synthetic.attributes(people, shots, seed=0).numpy()
     domain = np.where(people.numpy() % 2, "studio", "webcam")
-    attributes = {name: shown[:, column] for column, name in enumerate(synthetic.ATTRIBUTES)}
+    attributes = {name: visible[:, column] for column, name in enumerate(synthetic.ATTRIBUTES)}
     faces = face_set([20] * 1500, domain=domain, **attributes)
     for example in examples:
         plan = TypeAdapter(PartitionPlan).validate_python(example)

@@ -15,7 +15,7 @@ from personae.experiment.run import conduct
 from personae.privacy.spent import spent
 from personae.report.records import read_events, read_run
 
-NOISE = {"name": "noise", "norm": 0.1, "multiplier": 2.0, "randomness": "seed"}
+NOISE = {"name": "noise", "norm": 0.01, "multiplier": 2.0, "randomness": "seed"}
 EXPERIMENT = {
     "name": "private",
     "network": {"name": "small", "embedding": 16, "height": 32, "width": 32},

@@ -90,11 +90,13 @@ def test_who_was_suspected_and_is_let_in_again_begins_without_a_score(
 ) -> None:
     given: list[dict[str, float]] = []
 
-    def judged(firewall: Firewall, prints: object, excess: object, scores: Mapping[str, float]) -> Ruling:
+    def ruling(
+        firewall: Firewall, prints: object, excess: object, harms: object, scores: Mapping[str, float]
+    ) -> Ruling:
         given.append(dict(scores))
         return Ruling(scores or {"bob": 12.0, "eve": 1.0}, {})
 
-    monkeypatch.setattr(Firewall, "judged", judged)
+    monkeypatch.setattr(Firewall, "ruling", ruling)
 
     def out() -> frozenset[str]:  # in the second round
         return frozenset({"bob"} if len(given) == 1 else ())
